@@ -96,6 +96,15 @@ def test_arrays_of_many_chunks(dtype: Any) -> None:
     assert back.tobytes() == x.tobytes()
 
 
+def test_a_base_in_fortran_order_has_the_same_elements() -> None:
+    x = np.arange(12, dtype=np.int32).reshape(3, 4)
+    base = np.asfortranarray(x - 5)
+
+    (back,) = bits.moved(bits.difference([x], [base]), [base])
+
+    np.testing.assert_array_equal(back, x)
+
+
 @pytest.mark.parametrize(
     ("width", "sizes", "first"),
     [(3, (6, 6, 6), 0), (0, (4, 4, 4), 0), (16, (16, 16, 16), 0), (4, (6, 6, 8), 0),

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsz.codecs import _ring
+from fedsz.secagg.steps import fed_back
 from tests.token_oracle import dequantised, quantised
 
 NONE = np.zeros(0, np.int64)
@@ -75,6 +76,24 @@ def test_steps_that_are_not_finite(bad: float) -> None:
     x[70], start[70] = bad, -np.float32(3e38)
 
     assert not _ring.add_step(x, start, x[:0], np.empty(100, np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_was_kept_is_forgotten_where_its_sum_is_not_finite(dtype: type) -> None:
+    x, start = np.full(3, 2e38, dtype), np.zeros(3, dtype)
+    kept = np.array([0, 3e38, 0], np.float32)
+
+    np.testing.assert_array_equal(fed_back("w", x, start, kept), x.astype(np.float32))
+
+
+def test_coefficients_that_are_no_numbers_are_told_by_their_energy() -> None:
+    y, tokens = np.array([np.nan, 1, 0], np.float32), np.zeros(3, np.uint8)
+
+    energy, clipped = _ring.quantise(y, NONE, np.ones(3), PLAIN, 1.0, 5, tokens)
+
+    assert np.isnan(energy)
+    assert clipped == 1
+    np.testing.assert_array_equal(tokens, [0, 6, 5])
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:

@@ -2,7 +2,6 @@
 
 #include <nanobind/stl/pair.h>
 
-#include "aligned.hpp"
 #include "corrupt.hpp"
 #include "python.hpp"
 #include "quantise.hpp"
@@ -11,15 +10,6 @@
 namespace {
 
 using namespace fedsz;
-
-template <class T>
-using Flat = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <class T>
-std::span<T> span_of(const Flat<T>& x, const char* what) {
-    if (x.size() > 0) check_aligned<T>(x.data(), what);
-    return {x.data(), x.size()};
-}
 
 template <class T>
 nb::bytes pack(Flat<const T> tokens, unsigned bits) {
@@ -47,8 +37,7 @@ bool add_step(Floats x, Floats start, Floats residual, Flat<float> y) {
     const auto from = span_of(x, "x"), base = span_of(start, "start");
     const auto before = span_of(residual, "residual");
     const auto to = span_of(y, "y");
-    const nb::gil_scoped_release released;
-    return ring::add_step(from, base, before, to);
+    return unlocked([&] { return ring::add_step(from, base, before, to); });
 }
 
 ring::Grid grid_of(const Positions& where, const Doubles& steps, const Doubles& drawn) {
@@ -62,8 +51,7 @@ std::pair<double, std::size_t> quantise(Flat<float> y, Positions where, Doubles 
     const auto grid = grid_of(where, steps, drawn);
     const auto from = span_of(y, "y");
     const auto to = span_of(tokens, "tokens");
-    const nb::gil_scoped_release released;
-    const auto found = ring::quantise(from, grid, part, most, to);
+    const auto found = unlocked([&] { return ring::quantise(from, grid, part, most, to); });
     return {found.energy, found.clipped};
 }
 
@@ -73,8 +61,7 @@ std::uint32_t dequantise(Flat<const T> sums, Positions where, Doubles steps, Dou
     const auto grid = grid_of(where, steps, drawn);
     const auto from = span_of(sums, "sums");
     const auto to = span_of(y, "y");
-    const nb::gil_scoped_release released;
-    return ring::dequantise(from, grid, shift, factor, to);
+    return unlocked([&] { return ring::dequantise(from, grid, shift, factor, to); });
 }
 
 template <class T>

@@ -47,11 +47,10 @@ bool add_step(std::span<const float> x, std::span<const float> start,
     check_size(y.size(), n, "x and y must have as many elements");
     if (!residual.empty()) check_size(residual.size(), n, "there must be as much residual");
     std::uint32_t finite = 1;
-    for (std::size_t i = 0; i < n; ++i) {
-        y[i] = x[i] - start[i];
-        finite &= std::uint32_t(std::fabs(y[i]) <= std::numeric_limits<float>::max());
-    }
+    for (std::size_t i = 0; i < n; ++i) y[i] = x[i] - start[i];
     for (std::size_t i = 0; i < residual.size(); ++i) y[i] += residual[i];
+    for (std::size_t i = 0; i < n; ++i)
+        finite &= std::uint32_t(std::fabs(y[i]) <= std::numeric_limits<float>::max());
     return finite != 0;
 }
 
@@ -83,7 +82,7 @@ Quantised quantise(std::span<float> y, const Grid& grid, double part, std::uint3
         std::uint32_t far = 0;
         for (std::size_t i = 0; i < n; ++i) {
             const double token = rounded(z[i] + drawn[i]);
-            const double limited = std::min(std::max(token, -limit), limit);
+            const double limited = std::min(std::max(-limit, token), limit);  // of NaN, -limit
             far += std::uint32_t(token != limited);
             tokens[at + i] = T(Whole(limited + limit));
             left[i] = (limited - drawn[i]) * steps[i] / part;

@@ -19,7 +19,7 @@ class CorruptPayload(ValueError):
     """The bytes are not that many packed tokens."""
 
 def add_step(x: NDArray, start: NDArray, residual: NDArray, y: NDArray) -> bool:
-    """Write x - start + residual to ``y``, and say whether all x - start are finite.
+    """Write x - start + residual to ``y``, and say whether all of it is finite.
 
     All are float32, of one size; ``residual`` may be empty.
     """

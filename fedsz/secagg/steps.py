@@ -14,6 +14,8 @@ from fedsz.errors import DivergedUpdate
 def fed_back(name: str, x: NDArray, base: NDArray, before: NDArray | None) -> NDArray:
     """Return x - base and what a client has kept of the round before, as flat float32.
 
+    Where the sum is not finite, and x - base is, what was kept is forgotten.
+
     Raises:
         DivergedUpdate: x - base is not finite.
     """
@@ -22,9 +24,12 @@ def fed_back(name: str, x: NDArray, base: NDArray, before: NDArray | None) -> ND
         kept = _flat(before.astype(np.float32, copy=False))
     if not x.dtype == base.dtype == np.float32:
         step = step_of(name, x, base, np.float32)
-        return step + kept if kept.size else step
+        with np.errstate(over="ignore"):
+            y = step + kept if kept.size else step
+        return y if np.isfinite(y).all() else step
     y = np.empty(x.size, np.float32)
-    if not _ring.add_step(_flat(x), _flat(base), kept, y):
+    beside = [kept, kept[:0]] if kept.size else [kept]
+    if not any(_ring.add_step(_flat(x), _flat(base), one, y) for one in beside):
         raise DivergedUpdate(f"{name!r} has moved by what is not finite; nothing is sent")
     return y
 

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.codecs import _methods, _ring
-from fedsz.errors import ConfigError, CorruptStream
+from fedsz.errors import ConfigError, CorruptStream, DivergedUpdate
 from fedsz.methods.eigen import History
 from fedsz.secagg.packing import Tokens
 from fedsz.secagg.scales import growth, is_exact
@@ -206,6 +206,8 @@ class TokenCodec:
             drawn = self._dither(name, (client,), here.size)
             grid = sent.positions(y.size), sent.grid, drawn
             energy, far = _ring.quantise(y, *grid, part, plan.most, here)
+            if not math.isfinite(energy):
+                raise DivergedUpdate(f"{name!r} has coefficients that are not finite")
             energies.append(energy / max(here.size, 1) / plan.spread**2)
             clipped += far
             kept = y if sent.basis is None else sent.basis.tensor(y)

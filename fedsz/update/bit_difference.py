@@ -43,7 +43,7 @@ def moved(planes: Buffer, bases: Sequence[NDArray]) -> Iterator[NDArray]:
     """
     first = 0
     for base in bases:
-        y = np.empty_like(base)
+        y = np.empty(base.shape, base.dtype)
         _stream.move_bits(planes, first, base.itemsize, _is_float(base), _octets(base), _octets(y))
         first += base.size
         yield y
