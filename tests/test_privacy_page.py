@@ -16,6 +16,7 @@ parquet = pytest.importorskip("pyarrow.parquet")
 leakage = pytest.importorskip("benchmarks.leakage", reason="needs benchmarks")
 error_laws = pytest.importorskip("benchmarks.error_laws", reason="needs benchmarks")
 dp_accuracy = pytest.importorskip("benchmarks.dp_accuracy", reason="needs benchmarks")
+noise_places = pytest.importorskip("benchmarks.noise_places", reason="needs benchmarks")
 secure_sums = pytest.importorskip("benchmarks.secure_sums", reason="needs benchmarks")
 
 pytestmark = pytest.mark.repository
@@ -37,6 +38,7 @@ def test_the_tables_are_those_of_their_rows() -> None:
     assert leakage.table(rows_of("leakage")) in page()
     assert error_laws.table(rows_of("error-laws")) in page()
     assert dp_accuracy.table(rows_of("dp")) in page()
+    assert noise_places.table(rows_of("dp-places")) in page()
     assert secure_sums.table(rows_of("secagg")) in page()
 
 
@@ -55,6 +57,13 @@ def test_compression_costs_less_than_a_point_beside_the_noise() -> None:
     assert found.points.count == 3
     assert -1 < found.points.mean < -0.25
     assert found.epsilon <= 8
+
+
+def test_what_is_said_of_the_places_of_noise_is_so() -> None:
+    found = {way: noise_places.points(rows_of("dp-places"), way) for way in ("sum", "client")}
+
+    assert abs(found["sum"].mean) < found["sum"].reach
+    assert found["client"].mean + found["client"].reach < -30
 
 
 def test_what_is_said_of_the_pictures_is_so() -> None:
