@@ -16,9 +16,11 @@ from fedsz.flower import StreamingFedAvg
 from fedsz.flower.secure_member import ANSWER, SECURE, STAGE
 from fedsz.secagg import client as client_module
 from fedsz.secagg.disputes import Disputes
-from fedsz.secagg.messages import MaskedInput, SealedShares, decode
+from fedsz.secagg.keys import KEY_BYTES
+from fedsz.secagg.messages import MaskedInput, Revealed, SealedShares, decode
+from fedsz.secagg.recovery import corrects, recover
 from fedsz.secagg.server import Stage
-from fedsz.secagg.shamir import PRIME
+from fedsz.secagg.shamir import PRIME, SHARE_BYTES, split
 from tests.secure_apps import DropOut
 from tests.secure_rounds import Round, changed
 from tests.test_secure_sum import check, grid_of, local, run
@@ -141,6 +143,67 @@ def test_accusations_that_cannot_be(whom: str) -> None:
     assert not round_.server.disputes
 
 
+# Shares that are revealed, and wrong.
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 15, 16])
+def test_wrong_shares_are_told_from_right_ones(wrong: int) -> None:
+    """Of 58, as a client of 500 has neighbours, of which no draw of 28 would be right."""
+    secret = secrets.token_bytes(KEY_BYTES)
+    shares = split(int.from_bytes(secret, "little"), range(1, 59), 28)
+    liars = secrets.SystemRandom().sample(range(1, 29), wrong)
+    shares |= {place: (shares[place] + 1 + secrets.randbelow(PRIME - 1)) % PRIME for place in liars}
+
+    assert corrects(58, 28) == 15
+    if wrong <= 15:
+        assert recover(shares, 28, secret, bytes) == (secret, set(liars))
+    else:
+        with pytest.raises(AbortedRound, match="58 shares of a secret do not agree"):
+            recover(shares, 28, secret, bytes)
+
+
+@given(st.integers(1, 9), st.integers(0, 6), st.data())
+def test_few_shares_are_tried_in_all_sets(threshold: int, beyond: int, data: st.DataObject) -> None:
+    """So one set that is right is enough, and no right share is said to be wrong.
+
+    All are wrong by the same, so that in some sets errors cancel out.
+    """
+    count = threshold + beyond
+    liars = data.draw(st.sets(st.integers(1, count), max_size=corrects(count, threshold)))
+    secret = secrets.token_bytes(KEY_BYTES)
+    shares = split(int.from_bytes(secret, "little"), range(1, count + 1), threshold)
+    shares |= {place: (shares[place] + 1) % PRIME for place in liars}
+
+    found, wrong = recover(shares, threshold, secret, bytes)
+
+    assert found == secret
+    assert wrong in (set(), liars)
+
+
+@pytest.mark.parametrize("lying", [8, 9])
+def test_liars_among_its_neighbours_set_nobody_against_an_honest_client(lying: int) -> None:
+    """8 of 28 are told. If 9 lie, nobody knows, and 10 may."""
+    round_ = Round(100).until(Stage.REVEALED)
+    members, victim = round_.server.members, min(round_.sent)
+    liars = set(members.neighbours(victim)[:lying])
+
+    def lie(_: Stage, client: int, data: bytes) -> bytes:
+        own = decode(data, Revealed).own
+        wrong = secrets.token_bytes(SHARE_BYTES - 1) + b"\0"
+        return changed(data, Revealed, own=own | {victim: wrong}) if client in liars else data
+
+    assert corrects(members.plan.degree, members.plan.threshold) == 8 < members.plan.near
+    if lying == 8:
+        round_.step(meddle=lie)
+        assert round_.server.total is not None
+        assert round_.server.disputes == {(victim, liar) for liar in liars}
+    else:
+        with pytest.raises(AbortedRound, match="a secret cannot be recovered, of 1 clients"):
+            round_.step(meddle=lie)
+        assert not round_.server.disputes
+    assert not named(round_)
+
+
 # Who is left out.
 
 ids = st.integers(0, 19)
@@ -165,6 +228,7 @@ def test_what_holds_for_honest_clients(
             assert out <= liars
         elif found:
             assert out & liars
+            assert len(out - liars) <= len(out & liars)
             assert out <= {client for pair in found for client in pair} | liars
         assert out <= disputes.left_out
 
@@ -181,6 +245,15 @@ def test_a_liar_that_meets_others_each_round_is_found() -> None:
 def test_both_go_where_nobody_is_told_and_the_round_did_not_count() -> None:
     assert Disputes().judge([(2, 1)], 1, 1, counts=False) == {1, 2}
     assert Disputes().judge([(2, 1)], 1, 1, counts=True) == set()
+
+
+def test_a_liar_takes_one_other_client_at_most() -> None:
+    disputes = Disputes()
+
+    out = disputes.judge([(honest, 9) for honest in range(3)], 3, 3, counts=False)
+
+    assert out == {0, 9}
+    assert disputes.pairs == {(1, 9), (2, 9)}
 
 
 # Through Flower.

@@ -15,6 +15,7 @@ from fedsz import extras
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg, SecureSum
 from fedsz.flower.local_noise import LEAST, LocalNoise
+from fedsz.flower.records import to_record
 from fedsz.flower.secure_member import SECURE
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.privacy.accounting import Release
@@ -226,6 +227,27 @@ def test_rings_too_small_and_sums_of_shares_are_refused() -> None:
         strategy_of(clip="quantile")
     with pytest.raises(ConfigError, match="server, client, sum; not at 'moon'"):
         strategy_of(at="moon")
+
+
+@pytest.mark.parametrize(("later", "why"), [(4, "no secure sum of 4"), (60, "needs a ring of")])
+def test_a_round_of_an_unlucky_number_ends_no_run(later: int, why: str) -> None:
+    """As samples have: no plan fits 4 of which 3 in 10 collude, and the ring holds no 60."""
+    grid = grid_of(bits=14, clients=60, assumed=Assumptions(corrupt=0.3, dropout=0.3))
+    nodes = list(grid.get_node_ids())
+
+    def failed(number: int, clients: int) -> list[str]:
+        config = ConfigRecord({"server-round": number})
+        LocalNoise(C, NOISE, summed=True).write(config)
+        content = RecordDict({"arrays": to_record(model()), "config": config})
+        replies = grid.send_and_receive([Message(content, i, "train") for i in nodes[:clients]])
+        return [reply.error.reason for reply in replies if reply.has_error()]
+
+    assert not failed(1, 8)
+    unlucky = failed(2, later)
+    assert len(unlucky) == later
+    assert "the round does not count: " in unlucky[0]
+    assert why in unlucky[0]
+    assert not failed(3, 8)
 
 
 def test_what_a_sum_spends_is_that_of_its_renyi_divergences() -> None:

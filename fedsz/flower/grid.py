@@ -131,11 +131,9 @@ class FedSZGrid(WrappedGrid):
         named: dict[str, Any] = {"error_bound": error_bound, "threshold": threshold, "rule": rule}
         named |= {"update": update, "downlink": downlink}
         policy, config = asked_for(policy, named, decay=decay, codec=codec, lossless=lossless)
-        self._new_controller: Callable[[], Controller] | None
-        self._new_controller = partial(
-            Controller, policy, config, tolerance=tolerance, rounds=rounds
-        )
-        controller = self._new_controller()
+        new = partial(Controller, policy, config, tolerance=tolerance, rounds=rounds)
+        self._new_controller: Callable[[], Controller] | None = new
+        controller = new()
         if SENSITIVITY in controller.needs:
             raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
         is_fleet = rules == FLEET
@@ -205,7 +203,7 @@ class FedSZGrid(WrappedGrid):
     ) -> None:
         WrappedGrid.__init__(self, inner)
         about = inner, lambda: self._exchange, book, rules.weighted_by, packing.get("seed")
-        self._sums = SecureRounds(secure, *about) if secure else None
+        self._new_sums = partial(SecureRounds, secure, *about) if secure else None
         self.is_secure = secure is not None
         self._book, self._rules, self._deadlines = book, rules, deadlines
         if not rules.same_model:
@@ -218,6 +216,7 @@ class FedSZGrid(WrappedGrid):
         """Know nothing of clients, as in a new process: neither models, residuals nor norms."""
         # By the type of training messages: the last round as they say, and who was asked in it.
         self._numbers: dict[str, tuple[int, set[int]]] = {}
+        self._sums = self._new_sums() if self._new_sums else None
         self._admission = Admission(self._rules)
         self._packer = Packer(**self._packing)
         self._exchange = Exchange(
@@ -268,6 +267,7 @@ class FedSZGrid(WrappedGrid):
         if self._sums_up(pushed):
             raise ConfigError("a secure sum waits for its clients: use send_and_receive")
         streamed = takes_replies_as_they_come(pushed)
+        self._note_run(pushed)
         packed, benched = self._packed(pushed, overlaps=streamed)
         left_out = {reply.metadata.src_node_id: reply for reply in benched}
         ids = iter(self._exchange.push(packed, streamed=streamed))
@@ -296,8 +296,7 @@ class FedSZGrid(WrappedGrid):
         pushed = list(messages)
         if takes_replies_as_they_come(pushed) and not self._sums_up(pushed):
             return Replies(self.stream_replies(pushed, timeout=timeout), checked)
-        quorum = self._quorum if is_round(pushed) else None
-        trains = is_training(pushed)
+        quorum, trains = self._quorum if is_round(pushed) else None, is_training(pushed)
         if quorum and trains:
             quorum.begin()
         replies = list(self.stream_replies(pushed, timeout=timeout))
@@ -320,6 +319,7 @@ class FedSZGrid(WrappedGrid):
     ) -> Iterator[Message]:
         """Yield the replies of `send_and_receive`, and keep none."""
         pushed = list(messages)
+        self._note_run(pushed)
         if self._sums and self._sums_up(pushed):
             return iter(self._sums.replies(pushed, self._packed, timeout))
         sealed = takes_replies_as_they_come(pushed)
@@ -344,7 +344,6 @@ class FedSZGrid(WrappedGrid):
         if not pushed:
             return [], []
         with self._lock:  # some servers push from a thread for each client
-            self._note_run(pushed)
             if self._packer.begins_round(pushed):
                 self._begin_round(pushed)
             decision, trains = self._book.decision, is_training(pushed)
@@ -378,15 +377,16 @@ class FedSZGrid(WrappedGrid):
         if self._new_controller is None or (number := round_of(pushed)) is None:
             return
         kind, nodes = pushed[0].metadata.message_type, {m.metadata.dst_node_id for m in pushed}
-        last, asked = self._numbers.get(kind, (-1, set[int]()))
-        again = number == last and not nodes.isdisjoint(asked) and not self._packer.goes_on(pushed)
-        if number < last or again:
-            logger.info("fedsz: round %d after round %d: a new run begins", number, last)
-            if not self._book.ended:
-                self.end_round()
-            self._book.begin_run(self._new_controller())
-            self._begin_run()
-        self._numbers[kind] = number, nodes | (asked if number == last else set())
+        with self._lock:
+            last, asked = self._numbers.get(kind, (-1, set[int]()))
+            again = number == last and not nodes.isdisjoint(asked)
+            if number < last or (again and not self._packer.goes_on(pushed)):
+                logger.info("fedsz: round %d after round %d: a new run begins", number, last)
+                if not self._book.ended:
+                    self.end_round()
+                self._book.begin_run(self._new_controller())
+                self._begin_run()
+            self._numbers[kind] = number, nodes | (asked if number == last else set())
 
     def _begin_round(self, pushed: list[Message]) -> None:
         """End the round before, if its app has not done so, and have this one decided."""

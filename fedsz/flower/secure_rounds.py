@@ -29,10 +29,10 @@ from fedsz.flower.secure_stages import DROPPED_OUT, Heard, Pack, SecureStages
 from fedsz.flower.secure_sum import SecureSum
 from fedsz.methods import History
 from fedsz.secagg.disputes import Disputes
-from fedsz.secagg.graph import plan as members_of
+from fedsz.secagg.graph import most_corrupt
 from fedsz.secagg.noise import NoisedCodec, NoisedPlan
 from fedsz.secagg.planner import Learned, Planner
-from fedsz.secagg.server import SecureServer
+from fedsz.secagg.server import SecureServer, planned
 from fedsz.secagg.steps import moved
 from fedsz.secagg.token_plan import TokenPlan, layout_digest
 from fedsz.secagg.tokens import TokenCodec
@@ -69,12 +69,14 @@ class Known(Learned):
         last: round, as messages number them.
         layout: of the first model: by tensor, dtype and shape.
         left_out, pairs: see `Disputes`.
+        asked: clients that were asked in the run. Without them, pairs say nothing.
     """
 
     last: int = -1
     layout: dict[str, tuple[str, tuple[int, ...]]] = msgspec.field(default_factory=dict)
     left_out: list[int] = msgspec.field(default_factory=list)
     pairs: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    asked: list[int] = msgspec.field(default_factory=list)
 
 
 class SecureRounds:
@@ -112,7 +114,7 @@ class SecureRounds:
         seed = secrets.randbits(_SEED_BITS) if self._given_seed is None else self._given_seed
         self._known = Known(told.most_examples, seed % (1 << _SEED_BITS))
         self._planner = Planner(told.bits, told.share, self._known)
-        self._disputes = Disputes()
+        self._disputes, self._asked = Disputes(), set[int]()
 
     def state(self) -> dict[str, ConfigRecord]:
         """Return what another process goes on with, once a round is over. Nothing of it is secret.
@@ -124,6 +126,7 @@ class SecureRounds:
             self._known,
             left_out=sorted(self._disputes.left_out),
             pairs=sorted(self._disputes.pairs),
+            asked=sorted(self._asked),
         )
         return {_STATE: ConfigRecord({"json": msgspec.json.encode(known).decode()})}
 
@@ -137,7 +140,9 @@ class SecureRounds:
         if _STATE in records:
             self._known = msgspec.json.decode(records[_STATE]["json"], type=Known)
             self._planner = Planner(self._options.bits, self._options.share, self._known)
-            self._disputes = Disputes(self._known.left_out, self._known.pairs)
+            self._asked = set(self._known.asked)
+            pairs = self._known.pairs if self._asked else []
+            self._disputes = Disputes(self._known.left_out, pairs)
 
     def takes(self, pushed: Sequence[Message]) -> bool:
         """Say whether messages are of a round that is summed up.
@@ -173,10 +178,11 @@ class SecureRounds:
                 small for them, or nothing feeds back what a share leaves out.
         """
         number = round_of(pushed)
-        if number is not None and number <= self._known.last:  # a new run
+        if number is not None and number < self._known.last:  # of a server that ends its rounds
             self._begin_run()
         self._known.last = self._known.last if number is None else number
         messages = {message.metadata.dst_node_id: message for message in pushed}
+        self._asked |= messages.keys()
         banned = [messages.pop(node) for node in sorted(self._disputes.left_out & messages.keys())]
         for message in banned:
             self._stages.fail(message.metadata.dst_node_id, LEFT_OUT, Refusal.BENCHED)
@@ -259,7 +265,8 @@ class SecureRounds:
             return
         plan = server.members.plan
         counts = server.total is not None
-        named = self._disputes.judge(server.disputes, plan.near, plan.corrupt, counts=counts)
+        corrupt = most_corrupt(len(self._asked), self._options.assumed)
+        named = self._disputes.judge(server.disputes, plan.near, corrupt, counts=counts)
         pairs = [f"{owner} to {holder}" for owner, holder in sorted(server.disputes)]
         told = ", ".join(pairs[:_TOLD]) + (" and so on" if len(pairs) > _TOLD else "")
         out = ", ".join(map(str, sorted(named))) or "nobody, for nobody can tell who has lied"
@@ -270,7 +277,9 @@ class SecureRounds:
         """Return what reads the sum of a round to which clients add noise.
 
         Raises:
-            ConfigError: the ring is too small for it, or each round sends a share.
+            AbortedRound: no plan fits so many clients; or the ring is too small for them, and was
+                not for others.
+            ConfigError: the ring is too small for the first round, or each round sends a share.
         """
         if self._options.share < 1 or self._options.sparse:
             raise ConfigError("a sum with noise has no share: what others add up would be clipped")
@@ -280,7 +289,13 @@ class SecureRounds:
         )
         codec = NoisedCodec(plan, layout)
         if clients > 1:  # fewer make no sum, which `SecureServer` says
-            share = codec.share(members_of(clients, self._options.assumed))
+            members = planned(clients, self._options.assumed)
+            try:
+                share = codec.share(members)
+            except ConfigError as err:
+                if not self._planner.done:
+                    raise
+                raise AbortedRound(str(err)) from err
             if not self._planner.done:
                 logger.info(
                     "fedsz: each of %d clients adds noise of %.4g steps; rounding makes it %.1f %%"

@@ -6,15 +6,17 @@ which: the holder's key would open it, and with it all others. So pairs are coun
 with dispute control do (Beerliova-Trubiniova and Hirt, TCC 2006). An honest client is in dispute
 with liars alone. So whoever is in dispute with more clients than may lie has lied: EIFFeL (Roy
 Chowdhury et al., CCS 2022) excludes by the same count. Where a round did not count, and nobody is
-told by that, both of each pair go, as in player elimination (Hirt, Maurer and Przydatek, ASIACRYPT
-2000): an accusation costs the accuser as much as the accused.
+told by that, both of a pair go, as in player elimination (Hirt, Maurer and Przydatek, ASIACRYPT
+2000): an accusation costs the accuser as much as the accused. No client is in two of these pairs.
 
 What holds, with C for the clients that may lie, as many as may collude with the server:
 
 - C liars end C rounds at most by disputes: each round that they end takes one of them out.
-- An honest client is left out only with a liar who is, in a round that did not count; or if more
-  lie than C, or more of its neighbours hold wrong shares of its secret than those that are right
-  beyond the threshold.
+- An honest client is left out only with a liar who is, in a round that did not count, and each liar
+  takes one at most; or if more lie than C, or more of its neighbours than may, or more than half of
+  those whose shares are beyond the threshold.
+- A round that ends because a secret cannot be recovered takes nobody out by that, if its owner may
+  be honest: if more of its neighbours may lie than `fedsz.secagg.recovery.corrects` says.
 - A pair in dispute costs nothing as long as rounds count. It is remembered: neighbours change with
   each round, so that a liar meets others.
 """
@@ -44,15 +46,18 @@ class Disputes:
         Args:
             found: pairs of clients, of whom one at least has lied in this round.
             near: how many neighbours of a client may lie.
-            corrupt: how many clients may lie in all.
+            corrupt: how many may lie, of all clients that were asked in the run.
             counts: whether the round had a sum.
         """
         new = {_ordered(pair) for pair in found}
         named = _outnumbered(new, near)
         new = {pair for pair in new if named.isdisjoint(pair)}
-        if not counts and not named:
-            named = {client for pair in new for client in pair}
         self.pairs = {pair for pair in self.pairs | new if named.isdisjoint(pair)}
+        if not counts and not named:
+            for pair in sorted(new):
+                if named.isdisjoint(pair):  # or a liar would take all it is in dispute with
+                    named |= set(pair)
+                    self.pairs.discard(pair)
         liars = _outnumbered(self.pairs, corrupt)
         self.pairs = {pair for pair in self.pairs if liars.isdisjoint(pair)}
         named |= liars

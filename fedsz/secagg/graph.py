@@ -95,7 +95,7 @@ def plan(clients: int, assumed: Assumptions) -> Plan:
     if clients < 2:
         raise ConfigError(f"a secure sum needs two clients, got {clients}")
     # Of two clients each knows the other's tokens by the sum: who colludes leaves two at least.
-    colluding = min(ceil(assumed.corrupt * clients - _ROUNDING), clients - 2)
+    colluding = min(most_corrupt(clients, assumed), clients - 2)
     dropped = int(assumed.dropout * clients + _ROUNDING)
     least = max(clients - dropped, 2)
     consents = (clients + colluding) // 2 + 1 if assumed.signed else 0
@@ -112,6 +112,11 @@ def plan(clients: int, assumed: Assumptions) -> Plan:
             return Plan(clients, degree, threshold, least, consents, colluding, near)
     who = f"{clients} clients of which {colluding} may collude and {dropped} drop out"
     raise ConfigError(f"no secure sum of {who}: lower corrupt or dropout")
+
+
+def most_corrupt(clients: int, assumed: Assumptions) -> int:
+    """Return how many of so many clients may collude, at most."""
+    return ceil(assumed.corrupt * clients - _ROUNDING)
 
 
 def neighbours(order: Sequence[int], client: int, degree: int) -> list[int]:

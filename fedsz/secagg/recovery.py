@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import combinations
+from math import comb
 from typing import Final
 
 from fedsz.errors import AbortedRound
 from fedsz.secagg.keys import KEY_BYTES
-from fedsz.secagg.shamir import combine, value_at
+from fedsz.secagg.shamir import combine, corrected
 
-_TRIES: Final = 400  # sets of holders; a second's work at a threshold of 50
-_random: Final = secrets.SystemRandom()
+_MOST_SETS: Final = 1000  # of holders that are all tried: a tenth of a second's work
+
+
+def corrects(shares: int, threshold: int) -> int:
+    """Return how many of so many shares may be wrong, and `recover` has the secret for certain.
+
+    Shares tell right from wrong ones if half of those beyond the threshold are wrong. What its
+    owner has made public tells a right secret, so where there are few sets of holders, a single one
+    that has it is enough.
+    """
+    beyond = max(shares - threshold, 0)
+    return beyond if _few(shares, threshold) else beyond // 2
 
 
 def recover(
@@ -23,8 +34,8 @@ def recover(
 ) -> tuple[bytes, set[int]]:
     """Return the secret that shares have, and the places of those that are found to be wrong.
 
-    If some are wrong, sets of ``threshold`` holders are drawn until one has the secret. That finds
-    it if few are.
+    It has the secret if no more than `corrects` of them are wrong. They are found if no more than
+    half of those beyond the threshold are, and the first that are used have not had it.
 
     Args:
         shares: by their places.
@@ -34,19 +45,37 @@ def recover(
         suspects: places whose shares of others have been wrong, and are used last.
 
     Raises:
-        AbortedRound: there are fewer shares than the threshold, or no set was found.
+        AbortedRound: there are fewer shares than the threshold, or too many are wrong.
     """
     if len(shares) < threshold:
         raise AbortedRound(f"{len(shares)} shares of a secret; it takes {threshold}")
     trusted = sorted(shares, key=lambda place: (place in suspects, place))
-    for tried in range(_TRIES if len(shares) > threshold else 1):
-        chosen = trusted[:threshold] if tried == 0 else _random.sample(trusted, threshold)
-        used = {place: shares[place] for place in sorted(chosen)}
+    for used, wrong in _candidates(shares, trusted, threshold):
         value = combine(used)
         if value >> 8 * KEY_BYTES:
             continue
         secret = value.to_bytes(KEY_BYTES, "little")
         if says(secret) == said:
-            wrong = {p for p, share in shares.items() if tried and value_at(p, used) != share}
             return secret, wrong
     raise AbortedRound(f"{len(shares)} shares of a secret do not agree; it takes {threshold}")
+
+
+def _candidates(
+    shares: Mapping[int, int], trusted: Sequence[int], threshold: int
+) -> Iterator[tuple[dict[int, int], set[int]]]:
+    """Yield ``threshold`` shares each that may all be right, and the places of wrong ones.
+
+    A set that has the secret does not say that its shares are right: errors may cancel out.
+    """
+    first = sorted(trusted[:threshold])
+    yield {place: shares[place] for place in first}, set()
+    if right := corrected(shares, threshold):
+        wrong = {place for place, share in shares.items() if share != right[place]}
+        yield {place: right[place] for place in first}, wrong
+    if _few(len(shares), threshold):
+        for chosen in combinations(trusted, threshold):
+            yield {place: shares[place] for place in chosen}, set()
+
+
+def _few(shares: int, threshold: int) -> bool:
+    return comb(shares, threshold) <= _MOST_SETS

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedsz.errors import AbortedRound, ConfigError, CorruptStream
 from fedsz.secagg import keys
-from fedsz.secagg.graph import Assumptions, plan
+from fedsz.secagg.graph import Assumptions, Plan, plan
 from fedsz.secagg.identity import Verifier
 from fedsz.secagg.masks import Ring, Tokens
 from fedsz.secagg.messages import (
@@ -34,7 +34,7 @@ from fedsz.secagg.messages import (
     encode,
 )
 from fedsz.secagg.packing import packed_size, unpack_add
-from fedsz.secagg.recovery import recover
+from fedsz.secagg.recovery import corrects, recover
 from fedsz.secagg.roster import AdvertCheck, Members
 
 M = TypeVar("M", bound=Message)
@@ -125,7 +125,7 @@ class SecureServer:
             AbortedRound: no plan fits their number.
         """
         self._asked = set(clients)
-        _planned(len(self._asked), self._terms.assumed)
+        planned(len(self._asked), self._terms.assumed)
         return dict.fromkeys(self._asked, encode(self._terms))
 
     def receive(self, client: int, data: bytes | memoryview) -> None:
@@ -183,7 +183,7 @@ class SecureServer:
         self._adverts[client] = advert
 
     def _ask_for_shares(self) -> tuple[Stage, dict[int, bytes]]:
-        _planned(len(self._adverts), self._terms.assumed)
+        planned(len(self._adverts), self._terms.assumed)
         members = self.members
         return Stage.SHARES, dict.fromkeys(members.adverts, encode(members.roster))
 
@@ -294,14 +294,20 @@ class SecureServer:
         said: bytes,
         says: Callable[[bytes], bytes],
     ) -> bytes | None:
-        """Return a client's secret, or None; note who has said what cannot be."""
+        """Return a client's secret, or None; note who has said what cannot be.
+
+        Where there is none, its owner has lied for certain if the wrong shares of as many holders
+        as may lie would have been told. Else more may have lied, and nothing is noted.
+        """
         members, shares = self.members, held.get(owner, {})
-        threshold, holders = members.plan.threshold, {members.places[c]: c for c in members.adverts}
+        threshold, near = members.plan.threshold, members.plan.near
+        holders = {members.places[c]: c for c in members.adverts}
         suspects = {members.places[holder] for _, holder in self.disputes}
         try:
             secret, wrong = recover(shares, threshold, said, says, suspects)
         except AbortedRound:
-            secret, wrong = None, set(shares) if len(shares) >= threshold else set()
+            proven = len(shares) >= threshold and near <= corrects(len(shares), threshold)
+            secret, wrong = None, set(shares) if proven else set()
         self.disputes.update((owner, holders[place]) for place in wrong)
         return secret
 
@@ -314,9 +320,9 @@ class SecureServer:
             raise AbortedRound(f"{count} {what}; the round needs {least}")
 
 
-def _planned(clients: int, assumed: Assumptions) -> None:
-    """Raise `AbortedRound` if no plan fits so many clients."""
+def planned(clients: int, assumed: Assumptions) -> Plan:
+    """Return the plan of so many clients; raise `AbortedRound` if none fits."""
     try:
-        plan(clients, assumed)
+        return plan(clients, assumed)
     except ConfigError as err:
         raise AbortedRound(str(err)) from err

@@ -1,0 +1,67 @@
+"""Secure sums of a run: what the server knows from one round to the next, and when it forgets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedsz.flower import FedSZGrid
+from fedsz.flower.pushes import ROUND
+from fedsz.flower.records import to_record
+from fedsz.secagg.server import Stage
+from tests.test_disputes import Meddler, accusing
+from tests.test_secure_sum import grid_of, initial, local
+
+
+def push(grid: FedSZGrid, number: int, nodes: Sequence[int]) -> list[str]:
+    """Return why nodes have not taken part in a round; "" for those that have."""
+    config = ConfigRecord({ROUND: number})
+    content = RecordDict({"arrays": to_record(initial()), "config": config})
+    replies = grid.send_and_receive([Message(content, node, "train") for node in nodes])
+    why = {m.metadata.src_node_id: m.error.reason if m.has_error() else "" for m in replies}
+    return [why[node] for node in nodes]
+
+
+@pytest.mark.parametrize("resumed", ["no", "yes", "from an older state"])
+def test_liars_of_many_rounds_are_counted_among_the_clients_of_all(resumed: str) -> None:
+    """One client in ten lies, and the same is accused each time."""
+    liars = (1, 9)
+    inner = local(n=13)
+    victim = inner.get_node_ids()[0]
+    meddler = Meddler(Stage.INPUTS, lambda data: accusing(data, [victim]))
+    meddler.clients = liars
+    inner = local(meddler, n=13)
+    nodes = list(inner.get_node_ids())
+    grid = grid_of(inner)
+    assert nodes[0] == victim
+    for number, others in enumerate([nodes[1:5], nodes[5:9], nodes[9:13], nodes[5:9]], 1):
+        if number == 3 and resumed != "no":
+            grid.end_round()
+            state: Any = grid.state()
+            if resumed == "from an older state":
+                known = json.loads(state["secure"]["json"])
+                assert known["pairs"]
+                assert sorted(known.pop("asked")) == sorted(nodes[:9])
+                state["secure"] = ConfigRecord({"json": json.dumps(known)})
+            grid = grid_of(inner)
+            grid.restore(state)
+        assert push(grid, number, [victim, *others]) == [""] * 5
+
+
+def test_a_round_in_two_pushes_is_of_one_run() -> None:
+    inner = local(Meddler(Stage.INPUTS, lambda data: accusing(data, others)), n=6)
+    nodes = list(inner.get_node_ids())
+    others = nodes[:2]
+    grid = grid_of(inner)
+
+    assert all("does not count" in why for why in push(grid, 1, nodes[:3]))
+    assert push(grid, 1, nodes[3:]) == [""] * 3
+    told = push(grid, 2, nodes)
+    assert "lied about shares" in told.pop(2)
+    assert told == [""] * 5
+    others = nodes[:0]
+    assert push(grid, 2, nodes) == [""] * 6  # anew
