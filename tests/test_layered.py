@@ -24,7 +24,7 @@ TENSORS = {
 
 def error_of(text: str, x: np.ndarray, round_: int = 1) -> np.ndarray:
     part, shared = parse(text), Shared(TensorSpec(x.shape, x.dtype, "w"), 5, round_, 7)
-    planes, _ = part.encode(x, {}, shared)
+    planes, _, _ = part.encode(x, {}, shared)
     sent = part.sent(shared.spec)
     assert sent is not None
     return np.asarray(sent.decode(planes, shared)).astype(np.float64) - x

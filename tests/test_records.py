@@ -12,9 +12,9 @@ from flwr.app import Array, ArrayRecord
 from fedsz.errors import CorruptStream, LimitExceeded
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import Layout, from_array, sealed, to_array
-from fedsz.framed import FRAMED_FROM, file_of, framed
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import CompressionConfig
+from fedsz.update.framed import FRAMED_FROM, file_of, framed
 
 
 def test_bfloat16_arrays_cross() -> None:

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "nvflare": {"control"},
     "flower": {"transport", "control", "privacy", "secagg"},
     "transport": {"codecs"},
-    "secagg": {"update"},
+    "secagg": {"update", "privacy"},
     "control": {"update"},
     "update": {"stream", "methods"},
     "stream": {"codecs"},

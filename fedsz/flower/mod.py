@@ -33,13 +33,13 @@ from fedsz.flower.records import (
     with_aside,
 )
 from fedsz.flower.secure_member import SECURE, SecureMember
-from fedsz.framed import framed
 from fedsz.methods import Eigen
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
 from fedsz.update.client_update import check_finite, coded_update, initial_point, received
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import LEAST_BYTES, CompressionConfig
+from fedsz.update.framed import framed
 from fedsz.update.instructions import Instructions
 from fedsz.update.reference import Reference
 from fedsz.update.reply_report import ReplyReport

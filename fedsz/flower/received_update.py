@@ -16,13 +16,13 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.errors import CorruptStream, FedszError, RefusedReply
 from fedsz.flower.records import aside_of, from_array, is_sealed, layout_of, streams_of
 from fedsz.flower.refusal import WHOLE, Norm, Refusal
-from fedsz.framed import framed
 from fedsz.spread import energy
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import Header
 from fedsz.stream.inspection import coded_by
 from fedsz.update.clipping import MARGIN, scaled_step
 from fedsz.update.decompress import owned, unpack
+from fedsz.update.framed import framed
 from fedsz.update.lossy import CodedTensor
 from fedsz.update.reference import Reference, require_reference
 

@@ -23,7 +23,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedsz.arrays import DTYPE_IDS, DTYPE_NAMES, Layout, NDArray, cast, chunks, is_shape, raw
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.flower_compat import make_array, make_record
-from fedsz.framed import file_of, header_of
+from fedsz.update.framed import file_of, header_of
 
 KEY: Final = "fedsz"
 STYPE: Final = "fedsz.v1"

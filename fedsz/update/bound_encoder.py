@@ -15,11 +15,11 @@ from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.uniform import WIDE, Uniform, compare
-from fedsz.framed import framed
 from fedsz.stream import DIFFERENCE, VALUES, Part
 from fedsz.update.config import CompressionConfig
 from fedsz.update.encoder import Encoder, hardly_saves
 from fedsz.update.error_feedback import ErrorFeedback
+from fedsz.update.framed import framed
 from fedsz.update.lossless import Entry, encode_lossless
 from fedsz.update.lossy import CodedTensor, Within, bound_of, encode_difference, encode_within
 from fedsz.update.reference import Reference

@@ -94,10 +94,15 @@ def encode_difference(
     if not spare > 0:
         return None
     if x.dtype == dtype and dtype in codec.dtypes:
-        encoded = codec.encode_measured(x, spare, base)
-        return Within(encoded.payload, bound, encoded.max_error + rounding)
-    coded = encode_within(np.subtract(x, base, dtype=dtype), spare, codec)
-    return coded and Within(coded.payload, bound, coded.max_error + rounding)
+        payload, error = codec.encode_measured(x, spare, base)
+    else:
+        coded = encode_within(np.subtract(x, base, dtype=dtype), spare, codec)
+        if coded is None:
+            return None
+        payload, error = coded.payload, coded.max_error
+    if not codec.keeps_bound:  # beyond which roundings are larger
+        rounding += half_ulp(_reach(seen, error + rounding), x.dtype)
+    return Within(payload, bound, error + rounding)
 
 
 def bound_of(seen: Comparison, error_bound: ErrorBound, dtype: np.dtype) -> tuple[float, float]:
