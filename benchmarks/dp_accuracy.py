@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from benchmarks.measuring import add_missing
 from fedsz.control.record import RoundRecord
 from fedsz.flower import LocalGrid, make_client_app
 from fedsz.report.runs import Spread
@@ -136,13 +136,7 @@ def main() -> None:
         print(table(rows))
         return
     torch.set_num_threads(1)
-    have = {(row["way"], row["seed"]) for row in rows}
-    for seed in range(SEEDS):
-        for way in WAYS:
-            if (way, seed) not in have:
-                rows += run(way, seed, given.data_dir)
-                pq.write_table(pa.Table.from_pylist(rows), given.file, compression="zstd")
-                print(way, seed, rows[-1])
+    add_missing(given.file, rows, WAYS, SEEDS, lambda way, seed: run(way, seed, given.data_dir))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,3 +52,22 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) ->
         for cells in (zip(line, widths, strict=True) for line in lines)
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in aligned)
+
+
+def add_missing(
+    file: Path,
+    rows: list[dict[str, Any]],
+    ways: Iterable[str],
+    seeds: int,
+    run: Callable[[str, int], Iterable[dict[str, Any]]],
+) -> None:
+    """Make the runs of all ways that a file's rows lack, seed by seed, and write each once over."""
+    import pyarrow as pa  # not for those that measure this process's memory
+    import pyarrow.parquet as pq
+
+    have = {(row["way"], row["seed"]) for row in rows}
+    for way, seed in ((way, seed) for seed in range(seeds) for way in ways):
+        if (way, seed) not in have:
+            rows += run(way, seed)
+            pq.write_table(pa.Table.from_pylist(rows), file, compression="zstd")
+            print(way, seed, rows[-1])
