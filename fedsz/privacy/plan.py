@@ -65,7 +65,8 @@ class PrivacyPlan:
         if not 0 <= self.noise <= 1e6:
             raise ConfigError(f"a noise multiplier must lie in 0..1e6, got {self.noise:g}")
         if self.at != NoiseAt.SERVER and ClippingNorm(self.clip).quantile is not None:
-            raise ConfigError(f"where clients add noise, clip must be a number: {self.clip!r}")
+            what = f"clip must be a number, as 0.5, got {self.clip!r}"
+            raise ConfigError(f"where clients add noise, {what}")
         if not self.rounds_left({}):
             alone = f"a round alone spends epsilon {self.spent({self.release: 1}):.4g}"
             raise ConfigError(f"{alone} at delta {self.delta:g}: the budget is {self.epsilon:g}")
