@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +55,19 @@ def test_superlink_and_supernodes(tmp_path: Path) -> None:
     assert "round 2: accuracy" in output
     assert "2 results and 0 failures" in output
     assert "up " in output
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("bits", "smaller"), [(16, 1.9), (0.8, 8)])
+def test_secure_sums_in_the_simulation(bits: float, smaller: float, tmp_path: Path) -> None:
+    """The app of examples/secure_sum, whose clients are processes that share no memory."""
+    pytest.importorskip("sklearn")
+    app = ROOT / "examples" / "secure_sum"
+    with superlink(tmp_path):
+        output = flwr_run(app, tmp_path, nodes=5, bits=bits)
+
+    accuracy = [float(found) for found in re.findall(r"^round \d: accuracy ([\d.]+)", output, re.M)]
+    assert accuracy[-1] > 0.9 > accuracy[0]
+    assert output.count("5 results and 0 failures") == 5
+    ((sent, raw),) = re.findall(r"^up ([\d,]+) of ([\d,]+) bytes", output, re.M)
+    assert int(raw.replace(",", "")) > smaller * int(sent.replace(",", ""))

@@ -21,7 +21,7 @@ def main(grid, context):
         return MetricRecord({"accuracy": accuracy})
 
     # fedsz, line 2 of 2.
-    grid = FedSZGrid(grid, secure=SecureSum(bits=int(context.run_config["bits"])))
+    grid = FedSZGrid(grid, secure=SecureSum(bits=context.run_config["bits"]))
     FedAvg(fraction_evaluate=0.0).start(
         grid=grid,
         initial_arrays=ArrayRecord(task.initial()),
