@@ -110,4 +110,12 @@ def test_help_is_plain(lint: Any) -> None:
     told = {name: about.says for name, about in options().items()}
     group: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
     told |= {name: command.help or "" for name, command in group.commands.items()}
-    assert unplain(told, lint) == {}
+    arguments = {
+        f"{name} {argument.name}": getattr(argument, "help", None)
+        for name, command in group.commands.items()
+        for argument in command.params
+        if isinstance(argument, click.Argument)
+    }
+    assert "compress models" in arguments
+    assert [argument for argument, says in arguments.items() if not says] == []
+    assert unplain(told | arguments, lint) == {}

@@ -131,7 +131,7 @@ class RunConfig:
     round_timeout: float = option(3600.0, "Longest time, in seconds, that a round waits for its "
         "slowest client.", LEARNING, SHARED, low=1, high=1e9)
     deadline_factor: float = option(3.0, "How long a round waits for slow clients, as a multiple "
-        "of the time that nine in ten clients took in recent rounds; 0 for --round-timeout alone.",
+        "of the median time of recent replies; 0 for --round-timeout alone.",
         LEARNING, SHARED, low=0, high=1e6)
 
     buffer: int = option(0, "Asynchronous rounds (FedBuff): make a new model from this many "
@@ -156,7 +156,7 @@ class RunConfig:
         "may be a chain of methods, such as 'feedback>topk:k=1%>ternary': see fedsz methods.",
         COMPRESSION, SHARED)
     error_bound: float | str = option("", "Largest error: 1e-2 (of each tensor's range), "
-        "abs:1e-3, std:0.1 or step:1 (of the whole step). 1e-2 by default if the policy is fixed.",
+        "abs:1e-3, std:0.1 or step:1 (of the whole step). Default: 1e-2, unless a policy decides.",
         COMPRESSION, (*ALONE, COMPRESS))
     decay: float = option(DEFAULT.decay, "With delta+ef: factor of a client's residual for each "
         "round that it waits, 0 to 1.", COMPRESSION, SHARED, low=0, high=1)
@@ -169,8 +169,8 @@ class RunConfig:
         "or raw.", COMPRESSION, (*TRAINING, COMPRESS, ADVISE), defines_run=True)
     threshold: int = option(DEFAULT.threshold, "Tensors of up to this many elements stay lossless.",
         COMPRESSION, TENSORS, defines_run=True)
-    rule: str = option("", "Which tensors may be lossy: shape (all but BatchNorm's statistics), "
-        "ndim (two dimensions and more), paper (weights, by name) or parameters. shape by default.",
+    rule: str = option("", "Which tensors may be lossy: shape, the usual rule (all but BatchNorm's "
+        "statistics), ndim (two dimensions and more), paper (weights, by name) or parameters.",
         COMPRESSION, TENSORS, defines_run=True)
 
     secure_sum: float = option(0, "The server learns the sum of a round's updates, and no update: "
