@@ -65,9 +65,11 @@ from flwr.app.message import make_message  # isort: skip
 T = TypeVar("T")
 
 
-def make_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
+def make_array(
+    dtype: str, shape: tuple[int, ...], stype: str, data: bytes, kind: type[Array] = Array
+) -> Array:
     """Return an Array of these fields; Flower's constructor takes longer than a small tensor."""
-    array = Array.__new__(Array)
+    array = kind.__new__(kind)
     array.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
     return array
 

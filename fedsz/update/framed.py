@@ -50,7 +50,7 @@ def file_of(x: NDArray) -> bytes | None:
 def header_of(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     """Return what a numpy file begins with that holds such an array, of version 1."""
     like, written = np.empty(0, dtype), io.BytesIO()
-    plain = like if dtype.kind != "V" and dtype.isbuiltin else like.view(f"V{dtype.itemsize}")
+    plain = like if dtype.isbuiltin == 1 else like.view(f"V{dtype.itemsize}")
     about = np.lib.format.header_data_from_array_1_0(plain) | {"shape": shape}
     np.lib.format.write_array_header_1_0(written, about)
     return written.getvalue()
