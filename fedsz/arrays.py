@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import ml_dtypes
@@ -181,7 +181,7 @@ class Layout:
             {name: x.dtype for name, x in arrays.items()},
         )
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Size of arrays that fit, in bytes."""
         return sum(
@@ -194,6 +194,8 @@ class Layout:
         Raises:
             ModelMismatch: naming the first difference, and both shapes.
         """
+        if shapes == self.shapes:
+            return
         for name, shape in self.shapes.items():
             if name not in shapes:
                 raise ModelMismatch(f"{name!r} of shape {shape} is missing")

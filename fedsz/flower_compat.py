@@ -25,7 +25,16 @@ if tuple(map(int, flwr.__version__.split(".")[:2])) < OLDEST:
         " pip install 'fedsz[flower]'"
     )
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, Metadata, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    Metadata,
+    MetricRecord,
+    RecordDict,
+)
 
 # What Flower's own server calls itself in the metadata of its messages; codes of error replies.
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
@@ -34,7 +43,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 
 # Records travel as Flower's protobufs: its types, its integer ranges.
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.common.serde import recorddict_to_proto
 
 # The envelope of a message: who sent what to whom, and the error if there was one.
 from flwr.common.serde_utils import (
@@ -42,6 +51,7 @@ from flwr.common.serde_utils import (
     error_to_proto,
     metadata_from_proto,
     metadata_to_proto,
+    record_value_dict_from_proto,
 )
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
@@ -64,6 +74,8 @@ from flwr.app.message import make_message  # isort: skip
 
 T = TypeVar("T")
 
+_OF_VALUES: Final = {"metric_record": MetricRecord, "config_record": ConfigRecord}  # by protobuf's
+
 
 def make_array(
     dtype: str, shape: tuple[int, ...], stype: str, data: bytes, kind: type[Array] = Array
@@ -81,11 +93,51 @@ def make_record(arrays: dict[str, Array]) -> ArrayRecord:
     return record
 
 
+def make_content(records: Mapping[str, ArrayRecord | ConfigRecord | MetricRecord]) -> RecordDict:
+    """Return a content of these records; Flower's constructor looks at each of them, twice."""
+    content = RecordDict()
+    content.__dict__["_data"] = dict(records)
+    return content
+
+
 def make_note(values: Mapping[str, Any]) -> ConfigRecord:
     """Return a record of values that it can hold; Flower's constructor looks at each of them."""
     record = ConfigRecord()
     record.__dict__["_data"] = dict(values)
     return record
+
+
+def recorddict_from_proto(proto: Any) -> RecordDict:
+    """Return the content of a protobuf, which holds nothing that records do not.
+
+    Flower's own reader looks at each record and each value anew.
+    """
+    records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {}
+    for item in proto.items:
+        kind = item.WhichOneof("value")
+        if kind == "array_record":
+            records[item.key] = make_record(
+                {
+                    x.key: make_array(
+                        x.value.dtype, tuple(x.value.shape), x.value.stype, x.value.data
+                    )
+                    for x in item.array_record.items
+                }
+            )
+            continue
+        if kind not in _OF_VALUES:
+            raise ValueError(f"no kind of records: {kind}")
+        record = _OF_VALUES[kind]()
+        values = {x.key: x.value for x in getattr(item, kind).items}
+        record.__dict__["_data"] = record_value_dict_from_proto(values)
+        records[item.key] = record
+    return make_content(records)
+
+
+def data_of(content: RecordDict) -> dict[str, Any]:
+    """Return the dict in a content: Flower's own methods look at each record that is put."""
+    data: dict[str, Any] = content.__dict__["_data"]
+    return data
 
 
 def records_in(content: RecordDict, kind: type[T]) -> dict[str, T]:
@@ -94,8 +146,7 @@ def records_in(content: RecordDict, kind: type[T]) -> dict[str, T]:
     Flower's own properties make a circle of references with the content, which would then stay
     until the garbage collector comes by.
     """
-    records: Any = content
-    return {key: record for key, record in records.items() if isinstance(record, kind)}
+    return {key: record for key, record in data_of(content).items() if isinstance(record, kind)}
 
 
 def new_message_id() -> str:

@@ -23,7 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDic
 from fedsz.arrays import NDArray
 from fedsz.errors import FedszError
 from fedsz.flower.records import to_record, views_of
-from fedsz.flower_compat import make_note, make_record
+from fedsz.flower_compat import data_of, make_content, make_note, make_record
 from fedsz.methods import History
 from fedsz.methods.base import is_finite
 from fedsz.update.client_update import log_misfits
@@ -60,7 +60,7 @@ class ClientState:
     """
 
     def __init__(self, context: Context) -> None:
-        self._state = context.state
+        self._state = data_of(context.state)
         self.sender = context.node_id % (1 << 64)
 
     def model(self, key: str) -> Reference | None:
@@ -161,7 +161,7 @@ class ClientState:
         if not isinstance(note, ConfigRecord) or note.get("digest") != asked:
             return None
         kept = {k: record for k, record in self._state.items() if k.startswith(name)}
-        return RecordDict({k.removeprefix(name): _own(record) for k, record in kept.items()})
+        return make_content({k.removeprefix(name): _own(record) for k, record in kept.items()})
 
     def keep_reply(self, asked: bytes, reply: RecordDict | None, kept_as: str = SENT) -> None:
         """Keep a reply, over that to another request; None forgets it."""

@@ -304,7 +304,8 @@ def _compress(
     records = compat.records_in(reply.content, ArrayRecord)
     replies: dict[str, ArrayRecord] = {}
     reports, arrivals = [], []
-    if sum(layout_of(record).nbytes for record in records.values()) < LEAST_BYTES:
+    layouts = {key: layout_of(record) for key, record in records.items()}
+    if sum(layout.nbytes for layout in layouts.values()) < LEAST_BYTES:
         return  # not worth the error, and no smaller
     for key, record in records.items():
         # A client may call its only model otherwise.
@@ -312,7 +313,7 @@ def _compress(
         arrays = views_of(record)
         if not arrays:
             continue  # nothing that a stream could hold
-        if origin is not None and origin.fits(layout_of(record)):
+        if origin is not None and origin.fits(layouts[key]):
             stream, report, arrived = coded_update(key, arrays, told, origin, state)
             arrivals.append(arrived)
         else:  # another model, or other dtypes

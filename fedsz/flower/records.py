@@ -22,7 +22,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsz.arrays import DTYPE_IDS, DTYPE_NAMES, Layout, NDArray, cast, chunks, is_shape, raw
 from fedsz.errors import ConfigError, CorruptStream
-from fedsz.flower_compat import make_array, make_record
+from fedsz.flower_compat import make_array, make_content, make_record
 from fedsz.update.framed import file_of, header_of
 
 KEY: Final = "fedsz"
@@ -45,6 +45,7 @@ _READERS: Final = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+_VIEW: Final = "_fedsz_view"  # of an Array of ours: its bytes, and the array in them
 _HEADERS: Final = 4096  # of arrays, that are remembered
 _USUAL_HEADER: Final = 256  # bytes: numpy pads those of up to some ten dimensions to 128
 
@@ -111,6 +112,10 @@ def from_array(name: str, array: Array) -> NDArray:
     """
     if array.stype != NUMPY:
         raise ConfigError(f"array {name!r} is serialised as {array.stype!r}, not {NUMPY!r}")
+    view: NDArray | None
+    data, view = array.__dict__.get(_VIEW, (None, None))
+    if view is not None and data is array.data:
+        return view
     try:
         shape, fortran, dtype, start, size = _header(array.data)
     except Exception as err:  # its parser of literals lets all sorts through
@@ -124,7 +129,11 @@ def from_array(name: str, array: Array) -> NDArray:
     if dtype not in DTYPE_IDS or nbytes != size * dtype.itemsize:
         raise CorruptStream(f"array {name!r} has dtype {dtype}, which streams do not have")
     x = np.frombuffer(array.data, dtype, size, start).reshape(shape, order="F" if fortran else "C")
-    return x if x.flags.c_contiguous and x.flags.aligned else np.require(x, None, ["C", "A"])
+    if not (x.flags.c_contiguous and x.flags.aligned):
+        return np.require(x, None, ["C", "A"])
+    if isinstance(array, _Held):
+        array.__dict__[_VIEW] = array.data, x
+    return x
 
 
 def is_sealed(record: ArrayRecord) -> bool:
@@ -259,4 +268,4 @@ def replaced(
     records = {key: arrays.get(key, record) for key, record in content.items() if key != KEY}
     if note is not None:
         records[KEY] = note
-    return RecordDict(records)
+    return make_content(records)

@@ -100,7 +100,7 @@ def encode_content(content: RecordDict) -> Content:
     """
     data: list[memoryview | Parked] = []
     on_disk: Mapping[tuple[str, str], Parked] = getattr(content, "parked", {})
-    bare = RecordDict(dict(content))
+    bare: dict[str, Any] = dict(content)
     try:
         for key, record in compat.records_in(content, ArrayRecord).items():
             bare[key] = compat.make_record(
@@ -111,7 +111,7 @@ def encode_content(content: RecordDict) -> Content:
             )
             for name, x in record.items():
                 data.append(on_disk.get((key, name)) or memoryview(x.data).cast("B"))
-        records = compat.recorddict_to_proto(bare).SerializeToString()
+        records = compat.recorddict_to_proto(compat.make_content(bare)).SerializeToString()
         head = msgspec.msgpack.encode((records, [len(d) for d in data]))
     except (compat.EncodeError, TypeError, ValueError) as err:
         raise ConfigError(f"these records cannot be sent: {err}") from err
