@@ -8,13 +8,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedsz.arrays import DTYPE_IDS, DTYPES
+from fedsz.arrays import DTYPE_IDS, DTYPES, wide
 from fedsz.errors import (
     ChecksumMismatch,
     CodecUnavailable,
@@ -69,8 +70,15 @@ class Settings(c.Structure):
         ("bound_kind", c.c_int), ("bound", c.c_double), ("effort", c.c_uint),
         ("threads", c.c_uint), ("lossless", c.c_int), ("lossless_level", c.c_int),
         ("rule", c.c_int), ("threshold", c.c_uint64), ("reference", c.c_void_p),
-        ("feedback", c.c_int), ("residual_weight", c.c_double), ("workspace", c.c_void_p),
-        ("workspace_size", c.c_size_t),
+        ("feedback", c.c_int), ("residual_weight", c.c_double), ("chain", c.c_void_p),
+        ("workspace", c.c_void_p), ("workspace_size", c.c_size_t),
+    )  # fmt: skip
+
+
+class Chain(c.Structure):
+    _fields_ = (
+        ("text", c.c_char_p), ("history", c.c_void_p), ("step", c.c_double),
+        ("seed", c.c_uint64), ("round", c.c_uint64), ("sender", c.c_uint64),
     )  # fmt: skip
 
 
@@ -160,6 +168,8 @@ class Library:
                 settings.lossless_level = int(level or {"zstd": 3}.get(codec, 6))
             elif name == "rule":
                 settings.rule = RULES.index(value)
+            elif name == "chain":  # which is copied when a writer is made
+                settings.of_chain, settings.chain = value, c.addressof(value)
             else:
                 setattr(settings, name, value)
         return settings
@@ -178,6 +188,23 @@ class Library:
             yield made
         finally:
             self._c.fedsz_reference_destroy(made)
+
+    @contextmanager
+    def history(self, models: Sequence[Mapping[str, np.ndarray]]) -> Iterator[c.c_void_p]:
+        """What broadcasts that led from each model to the next have shown, within the block."""
+        made = c.c_void_p()
+        self.call("fedsz_history_create", c.byref(made))
+        try:
+            for before, now in pairwise(models):
+                with self.reference(before) as old, self.reference(now) as new:
+                    self.call("fedsz_history_advance", made, old, new)
+            yield made
+        finally:
+            self._c.fedsz_history_destroy(made)
+
+    def history_digest(self, history: c.c_void_p) -> bytes:
+        digest = c.create_string_buffer(16)
+        return digest.raw if self._c.fedsz_history_digest(history, digest) else b""
 
     def digest(self, state: Mapping[str, np.ndarray]) -> bytes:
         digest = c.create_string_buffer(16)
@@ -201,7 +228,8 @@ class Library:
             for name, x in state.items():
                 out, done = None, Written()
                 if left is not None and DTYPE_IDS[x.dtype] < 4:
-                    out = left[name] = np.full_like(x, 7)
+                    kept = wide(x.dtype) if settings.chain else x.dtype
+                    out = left[name] = np.full_like(x, 7, kept)
                 before = (residual or {}).get(name)
                 self.call(
                     "fedsz_writer_add", writer, c.byref(Tensor.of(name, x)),
@@ -247,10 +275,12 @@ class Library:
         stream: bytes,
         reference: Mapping[str, np.ndarray] | None = None,
         limits: Limits | None = None,
+        history: c.c_void_p | None = None,
     ) -> dict[str, np.ndarray]:
         """Return a stream's tensors, each decoded by itself."""
         decoded = {}
         with self.reference(reference) as base, self.reader(stream, limits) as (reader, count):
+            self._c.fedsz_reader_use(reader, history)
             for i in range(count):
                 name, dtype, shape, size = described(self.info(reader, i))
                 x = np.empty(shape, dtype)

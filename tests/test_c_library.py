@@ -33,7 +33,16 @@ from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.reference import Reference
 from tests import c_library, fuzz
 from tests.c_library import Library, NoRoom, Tensor, layers, moved
-from tests.golden.make import CASES, FOLDER, after, before, bytes_of, rest_before, state
+from tests.golden.make import (
+    CASES,
+    FOLDER,
+    after,
+    before,
+    before_that,
+    bytes_of,
+    rest_before,
+    state,
+)
 from tests.hostile_headers import HOSTILE, header_of, sealed_header
 from tests.portable import CMAKE, FLOATS
 from tests.strategies import LAYER, finite, seeds, weights
@@ -67,9 +76,12 @@ def verdict(read: Callable[[], object]) -> str:
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.fsz")), ids=lambda path: path.stem)
 def test_golden_streams_decode(library: Library, path: Path) -> None:
     base = Reference.of(CASES[name_of(path)].reference())
+    models = [before_that(), before()] if base and base.history else []
 
     try:
-        decoded = library.decompress(path.read_bytes(), base.arrays if base else None)
+        with library.history(models) as history:
+            arrays = base.arrays if base else None
+            decoded = library.decompress(path.read_bytes(), arrays, history=history)
     except CodecUnavailable:
         known = {"raw", "zlib", "gzip", "uniform", *({"zstd"} & set(library.features))}
         coded = {tensor.codec for tensor in fedsz.inspect(path.read_bytes()).tensors}

@@ -2,10 +2,10 @@
 #include <cmath>
 #include <limits>
 #include <stdexcept>
-#include <vector>
 
 #include "eigen.hpp"
 #include "kernels.hpp"
+#include "memory.hpp"
 
 namespace fedsz::eigen {
 namespace {
@@ -94,8 +94,8 @@ bool add_products(std::span<const T> x, const Axis& axis, double decay, std::spa
     const T second = T(scale / double(first));
     const Multiply<float> multiply = best(given).multiply<float>();
     const std::size_t columns = axis.outer * axis.inner, stride = padded(axis.widest()) + kApart;
-    std::vector<float> part(kDepth * stride), product(axis.widest() * stride);
-    std::vector<double> sums(products.size());
+    Vector<float> part(kDepth * stride), product(axis.widest() * stride);
+    Vector<double> sums(products.size());
     for (std::size_t b = 0; b < axis.blocks(); ++b) {
         const std::size_t width = axis.width(b), start = axis.begin(b) * axis.inner;
         double* const total = &sums[axis.square(b)];
@@ -146,8 +146,8 @@ void rotate(std::span<T> x, const Axis& axis, std::span<const float> vectors, bo
     check(axis, x.size(), vectors.size());
     const Multiply<T> multiply = best(given).multiply<T>();
     const std::size_t columns = axis.outer * axis.inner, stride = padded(axis.widest());
-    std::vector<T> around(axis.widest() * stride), part(axis.widest() * kRow);
-    std::vector<T> product(std::max(part.size(), kColumns * stride));
+    Vector<T> around(axis.widest() * stride), part(axis.widest() * kRow);
+    Vector<T> product(std::max(part.size(), kColumns * stride));
     for (std::size_t b = 0; b < axis.blocks(); ++b) {
         const std::size_t width = axis.width(b), start = axis.begin(b) * axis.inner;
         const bool lines = axis.inner == 1;  // which lie side by side, and are rows then

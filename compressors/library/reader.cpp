@@ -4,46 +4,17 @@
 #include <cstring>
 
 #include "bits.hpp"
-#include "bound.hpp"
+#include "chained.hpp"
 #include "decoding.hpp"
 #include "failure.hpp"
 #include "lossless.hpp"
+#include "place.hpp"
 
 namespace fedsz::library {
 namespace {
 
 bool is_chained(const PayloadRecord& payload) {
     return payload.transform == FEDSZ_CHAIN || payload.transform == FEDSZ_CHAIN_DIFFERENCE;
-}
-
-// Numbers of float32, which a lossless codec in a lossy payload holds, as elements.
-void from_single(Dtype dtype, const float* values, std::size_t n, void* y) {
-    visit(dtype, [&]<class E>(E) {
-        auto* to = static_cast<typename E::Stored*>(y);
-        for (std::size_t i = 0; i < n; ++i) {
-            if constexpr (sizeof(typename E::Stored) == 2)
-                to[i] = narrowed<E>(values[i]);
-            else
-                to[i] = values[i];
-        }
-    });
-}
-
-// As move(), of any dtype.
-void add_single(Dtype dtype, const void* base, const float* values, std::size_t n, void* y) {
-    if (!is_wide(dtype)) return move(dtype, base, values, n, y);
-    visit(dtype, [&]<class E>(E) {
-        using C = typename E::Compute;
-        if constexpr (sizeof(typename E::Stored) > 2) {
-            const auto* from = static_cast<const C*>(base);
-            auto* to = static_cast<C*>(y);
-            for (std::size_t i = 0; i < n; ++i) {
-                to[i] = from[i] + C(values[i]);
-                if (std::isinf(to[i]) && std::isfinite(from[i]) && std::isfinite(values[i]))
-                    to[i] = std::copysign(std::numeric_limits<C>::max(), to[i]);
-            }
-        }
-    });
 }
 
 }  // namespace
@@ -104,7 +75,14 @@ void Reader::decode(std::size_t index, const Reference* reference, void* element
     const Octets bytes = checked(tensor.payload);
     try {
         if (is_chained(payload))
-            fail(FEDSZ_ERROR_UNAVAILABLE, "a chain of methods, which this library does not decode");
+            return decode_chained(as_text(header_.chain(std::size_t(payload.codec))), history_,
+                                  {as_text(tensor.name), tensor.dtype, header_.shape_of(tensor),
+                                   std::size_t(tensor.count)},
+                                  bytes,
+                                  payload.transform == FEDSZ_CHAIN_DIFFERENCE
+                                      ? base_of(tensor, reference)
+                                      : nullptr,
+                                  elements);
         const std::string_view codec = codec_name(payload.codec);
         if (codec.empty()) fail(FEDSZ_ERROR_UNSUPPORTED, "unknown codec ", payload.codec);
         if (!payload.lossy) {
@@ -135,10 +113,7 @@ void Reader::decode_lossy(const TensorRecord& tensor, const PayloadRecord& paylo
     Vector<float> values(n);
     unpack(bytes, payload.codec,
            {reinterpret_cast<std::uint8_t*>(values.data()), n * sizeof(float)});
-    if (base)
-        add_single(dtype, base, values.data(), n, elements);
-    else
-        from_single(dtype, values.data(), n, elements);
+    place(dtype, base, values.data(), n, elements);
 }
 
 void Reader::decode_lossless(std::size_t index, std::size_t number, Octets bytes,

@@ -55,7 +55,8 @@ typedef enum fedsz_status {
     FEDSZ_ERROR_CHECKSUM = 6,    /* they changed on the way */
     FEDSZ_ERROR_UNSUPPORTED = 7, /* a version or feature that this release does not know */
     FEDSZ_ERROR_LIMIT = 8,       /* they ask for more than the limits allow */
-    FEDSZ_ERROR_REFERENCE = 9,   /* differences from a model that is not at hand */
+    FEDSZ_ERROR_REFERENCE = 9,   /* differences from a model, or coefficients of a history, that is
+                                    not at hand */
     FEDSZ_ERROR_UNAVAILABLE = 10 /* a codec that this build of the library does not have */
 } fedsz_status;
 
@@ -124,6 +125,30 @@ FEDSZ_API void fedsz_reference_destroy(fedsz_reference* reference); /* NULL is n
 /* Its digest, as streams name it. */
 FEDSZ_API void fedsz_reference_digest(const fedsz_reference* reference, uint8_t digest[16]);
 
+/* ------------------------------------------------------------------ what broadcasts have shown */
+
+typedef struct fedsz_history fedsz_history;
+
+/* A history of the models that a server has sent, from which both sides compute the basis that the
+ * method `eigen` codes updates in (docs/eigen.md). It begins empty, and lies on the heap: up to six
+ * times the size of the tensors of two dimensions or more, and twice that while it advances. An
+ * encoder alone has none: what advances it are decoded broadcasts. */
+FEDSZ_API fedsz_status fedsz_history_create(fedsz_history** history, fedsz_error* error);
+FEDSZ_API void fedsz_history_destroy(fedsz_history* history); /* NULL is nothing to do */
+
+/* Goes on from the model that was held before a broadcast to the one that it decoded to; neither is
+ * needed afterwards. Every broadcast that the server counts must go in, in their order. After a
+ * model that was sent whole, begin with a new history. Nothing else changes a history: between two
+ * advances, any number of writers and readers may use it at a time.
+ *
+ * If it fails, the history is as before. */
+FEDSZ_API fedsz_status fedsz_history_advance(fedsz_history* history, const fedsz_reference* before,
+                                             const fedsz_reference* now, fedsz_error* error);
+
+/* Its digest, as a server and streams name it (these by its first 8 bytes); returns 0 for one that
+ * nothing has gone into. */
+FEDSZ_API int fedsz_history_digest(const fedsz_history* history, uint8_t digest[16]);
+
 /* ----------------------------------------------------------------------------------- writing */
 
 typedef enum fedsz_bound_kind {
@@ -148,6 +173,22 @@ typedef enum fedsz_rule {
     FEDSZ_RULE_PARAMETERS = 3 /* no statistics of BatchNorm */
 } fedsz_rule;
 
+/* What codes tensors that may be lossy in place of a bound; not in an encoder alone. No bound holds
+ * for elements then. */
+typedef struct fedsz_chain {
+    const char* text; /* "uniform@BOUND", or "eigen>uniform@BOUND" for coefficients in a basis;
+                         "uniform:effort=9@BOUND" for another effort than 5. BOUND is abs:0.01,
+                         or times what it is of: 0.01 of the range and std:0.5 of the deviation of
+                         what is coded, step:1 of the step (below). As the server spells it, without
+                         what only a sender has, such as feedback. Numbers have up to 15 digits */
+    const fedsz_history* history; /* whose basis `eigen` takes, which the receiver has, too. It
+                                     outlives the writer. NULL leaves `eigen` out */
+    double step; /* for bounds of the step: the root mean square of the differences of all tensors
+                    together that may be lossy. A tensor is coded by four times its own if that is
+                    less. With 0, they stay lossless */
+    uint64_t seed, round, sender; /* which the stream tells */
+} fedsz_chain;
+
 typedef struct fedsz_settings {
     fedsz_bound_kind bound_kind;
     double bound;            /* finite, above 0 */
@@ -161,12 +202,13 @@ typedef struct fedsz_settings {
                                          tensors, and outlives the writer */
     int feedback;           /* whether tensors come with what earlier rounds left out of them */
     double residual_weight; /* what that is multiplied with; finite */
+    const fedsz_chain* chain; /* or NULL. Bound and effort say nothing then */
     void* workspace;        /* all memory of the writer, itself too; or NULL, for the heap */
     size_t workspace_size;
 } fedsz_settings;
 
 /* rel 0.01, effort 5, one thread, the first of zstd:3, zlib:6 and raw that this build has, rule
- * SHAPE, threshold 1024, no reference, no feedback, weight 1, the heap. */
+ * SHAPE, threshold 1024, no reference, no feedback, weight 1, no chain, the heap. */
 FEDSZ_API void fedsz_settings_init(fedsz_settings* settings);
 
 /* Bytes of a workspace in which a writer with these settings can write these tensors, whatever
@@ -183,8 +225,8 @@ FEDSZ_API void fedsz_writer_destroy(fedsz_writer* writer); /* NULL is nothing to
 /* What became of a tensor. */
 typedef struct fedsz_written {
     int lossy;
-    double bound;     /* absolute, that holds for each element; 0 if lossless */
-    double max_error; /* the largest error, at most the bound; 0 if lossless */
+    double bound;     /* absolute, that holds for each element; 0 if lossless or by a chain */
+    double max_error; /* the largest error, at most the bound; 0 if lossless or by a chain */
     size_t size;      /* of its payload; 0 if it shares one with tensors that are still to come */
 } fedsz_written;
 
@@ -193,7 +235,8 @@ typedef struct fedsz_written {
  * residual: with feedback, what earlier rounds left out: as many elements of the tensor's dtype, or
  * NULL for nothing. left: with feedback, where to put what this round leaves out, in memory of its
  * own; or NULL. It is all 0 for a tensor that arrives exactly, or has a NaN or an infinity. Only
- * tensors of dtypes that may be lossy have either.
+ * tensors of dtypes that may be lossy have either. With a chain, both are of float32 for halves;
+ * and a tensor that stays lossless goes without its residual, which is `left` then.
  * written: may be NULL.
  *
  * If it fails, nothing has been added, and what is at `left` is unspecified. */
@@ -273,6 +316,10 @@ FEDSZ_API int fedsz_reader_reference(const fedsz_reader* reader, uint8_t digest[
 /* The index of a tensor; SIZE_MAX if there is none of that name. */
 FEDSZ_API size_t fedsz_reader_find(const fedsz_reader* reader, const char* name,
                                    size_t name_length);
+
+/* Says which history coefficients are of that this reader decodes: it outlives the reader. NULL for
+ * none, as at first. */
+FEDSZ_API void fedsz_reader_use(fedsz_reader* reader, const fedsz_history* history);
 
 /* Decodes tensor `index` to `elements`, which has exactly info.size bytes. reference: what
  * differences are added to; NULL for a stream without any. */
