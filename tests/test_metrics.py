@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import math
 import re
 import select
 import socket
@@ -13,14 +14,17 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
 
+from fedsz.control.record import RoundRecord
 from fedsz.monitoring import web_connection
 from fedsz.monitoring.metrics import Metrics
+from fedsz.monitoring.tracking import measured
 from fedsz.monitoring.web_connection import MOST
 from fedsz.monitoring.web_server import WebServer
 from fedsz.training.events import Client, Done, Listening
@@ -86,6 +90,18 @@ def test_metrics_are_those_of_the_records(metrics: Metrics, port: int) -> None:
         metrics.show(Client(f"stranger-{number}", "failed", "no reply"))
     assert samples(port).keys() == told.keys()
     assert samples(port)["fedsz_clients"] == 102
+
+
+def test_an_error_that_nobody_measured_is_none(metrics: Metrics, port: int) -> None:
+    """Of secure sums, and of runs without bounds: no round has one."""
+    name = "fedsz_max_error_ratio"
+    for number, error in ((0, 0.0), (1, 0.0), (2, 0.25), (3, 0.0)):
+        metrics.show(msgspec.structs.replace(record(number, 10), max_error=error))
+        told = samples(port)
+        assert told["fedsz_round"] == number
+        assert math.isnan(told[name]) if number < 2 else told[name] == 0.25
+    assert measured(RoundRecord(round=1, max_error=0.25))["max_error"] == 0.25
+    assert "max_error" not in measured(RoundRecord(round=1, replies=3))
 
 
 def test_a_server_is_ready_while_it_serves_clients(metrics: Metrics, port: int) -> None:

@@ -19,9 +19,8 @@ from fedsz.flower.secure_member import PLAN, SECURE
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.secagg.planner import SAVED_OVER, Learned, Planner
 from fedsz.secagg.token_plan import TokenPlan
-from fedsz.transport.events import EventKind
-from tests.secure_apps import DropOut, secure_app
-from tests.test_secure_sum import expected, initial, processes
+from tests.secure_apps import DropOut, processes, secure_app
+from tests.test_secure_sum import expected, initial
 from tests.token_rounds import history_of
 
 if TYPE_CHECKING:
@@ -249,7 +248,6 @@ def test_clients_of_other_processes_share_a_basis(serve: Serve) -> None:
     server = serve(reconnect_grace=1)
     plans = Plans(server.grid)
     with processes(server.address, (0, 3, ""), (3, 5, "")):
-        server.events.wait(EventKind.JOINED, n=N)
         found = run(grid_of(plans), 6, n=N)
 
     assert plans.by_history == [False] + [True] * 5

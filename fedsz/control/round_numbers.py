@@ -28,7 +28,10 @@ class Number(NamedTuple):
     def of(self, record: RoundRecord) -> float | None:
         """Return its value in a round; None if nobody measured it."""
         value = getattr(record, self.name)
-        return len(value) if self.name == "failures" else value
+        if self.name == "failures":
+            return len(value)
+        # Clients without bounds report no error, and those of secure sums neither.
+        return None if self.name == "max_error" and not value else value
 
     def text(self, record: RoundRecord) -> str:
         """Return its value in a round as people read it; "-" if nobody measured it."""

@@ -147,7 +147,7 @@ class Run:
     @property
     def max_error(self) -> float:
         """The largest of all rounds, as a share of its bound; NaN if nobody measured any."""
-        return max((r.max_error for r in self.trained), default=0.0) or math.nan
+        return max((r.max_error for r in self.trained if r.max_error > 0), default=math.nan)
 
     @property
     def update(self) -> Update | None:

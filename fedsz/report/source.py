@@ -93,7 +93,8 @@ def _round_of(row: Mapping[str, Any]) -> RoundRecord:
     values: dict[str, Any] = {n: math.nan if row[n] is None else row[n] for n in MEASURED}
     # A table says how many clients failed, not which.
     failures = [Failure("", "")] * (row["failures"] or 0)
-    return RoundRecord(**values | {"replies": row["replies"] or 0, "failures": failures})
+    whole = {"replies": row["replies"] or 0, "max_error": row["max_error"] or 0.0}
+    return RoundRecord(**values | whole | {"failures": failures})
 
 
 def _read_folder(folder: Path) -> Run:

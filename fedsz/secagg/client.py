@@ -79,6 +79,9 @@ class _Round(msgspec.Struct, array_like=True, dict=True):
         return Members(self.terms, self.roster.adverts)
 
 
+_rounds: Final = msgspec.msgpack.Decoder(_Round)  # learned before any thread uses it
+
+
 class SecureClient:
     """One client, from round to round.
 
@@ -112,7 +115,7 @@ class SecureClient:
     def restored(self, kept: bytes) -> Self:
         """Go on from what `to_bytes` returned; raise `CorruptStream` for anything else."""
         try:
-            self._round = msgspec.msgpack.decode(kept, type=_Round) if kept else None
+            self._round = _rounds.decode(kept) if kept else None
         except msgspec.DecodeError as err:
             raise CorruptStream(f"not the state of a secure sum: {err}") from err
         return self

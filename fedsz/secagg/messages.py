@@ -7,7 +7,7 @@ ranges here is refused before anything else looks at it.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -141,6 +141,10 @@ class Revealed(Message, frozen=True, array_like=True, tag=True):
 
 M = TypeVar("M", bound=Message)
 _encoder: Final = msgspec.msgpack.Encoder()
+# msgspec learns a type on its first use. Another thread that uses it meanwhile ends the process.
+_decoders: Final[dict[type[Message], msgspec.msgpack.Decoder[Any]]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in Message.__subclasses__()
+}
 
 
 def encode(message: Message) -> bytes:
@@ -159,6 +163,7 @@ def decode(data: bytes | memoryview, kind: type[M], most: int = MOST_BYTES) -> M
         what = f"a message {kind.__name__} of {len(data)} bytes; limit {most}"
         raise LimitExceeded(what)
     try:
-        return msgspec.msgpack.decode(data, type=kind)
+        message: M = _decoders[kind].decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise CorruptStream(f"not a message {kind.__name__}: {err}") from err
+    return message

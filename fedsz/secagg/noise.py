@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Final, NamedTuple, Self
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -84,7 +84,7 @@ class NoisedPlan(
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def decode(cls, data: Buffer) -> Self:
+    def decode(cls, data: Buffer) -> NoisedPlan:
         """Return the plan that `encode` has written.
 
         Raises:
@@ -93,13 +93,16 @@ class NoisedPlan(
         if len(data) > MAX_BYTES:
             raise CorruptStream(f"a plan of {len(data)} bytes; have {MAX_BYTES} at most")
         try:
-            return msgspec.msgpack.decode(data, type=cls)
+            return _plans.decode(data)
         except msgspec.DecodeError as err:
             raise CorruptStream(f"no plan of a secure sum with noise: {err}") from err
 
     def about(self, start: Mapping[str, NDArray]) -> bytes:
         """Return what tokens of a plan, of training that begins with a model, are about."""
         return about(self.encode(), start)
+
+
+_plans: Final = msgspec.msgpack.Decoder(NoisedPlan)  # learned before any thread uses it
 
 
 class NoiseShare(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -140,7 +140,7 @@ class TokenPlan(
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def decode(cls, data: Buffer) -> Self:
+    def decode(cls, data: Buffer) -> TokenPlan:
         """Return the plan that `encode` has written.
 
         Raises:
@@ -149,7 +149,7 @@ class TokenPlan(
         if len(data) > MAX_BYTES:
             raise CorruptStream(f"a plan of {len(data)} bytes; have {MAX_BYTES} at most")
         try:
-            return msgspec.msgpack.decode(data, type=cls)
+            return _plans.decode(data)
         except (msgspec.DecodeError, ConfigError) as err:
             raise CorruptStream(f"no plan of a secure sum: {err}") from err
 
@@ -161,6 +161,9 @@ class TokenPlan(
         """Raise `ModelMismatch` unless the plan is for a model of this layout."""
         if self.layout != layout_digest(layout) or len(self.scales) != len(layout.shapes):
             raise ModelMismatch("the plan of a secure sum is for another model")
+
+
+_plans: Final = msgspec.msgpack.Decoder(TokenPlan)  # learned before any thread uses it
 
 
 def about(encoded: bytes, start: Mapping[str, NDArray]) -> bytes:

@@ -33,6 +33,9 @@ class Remembered(msgspec.Struct):
     share: Share | None = None  # of the data, that the server gave
 
 
+_remembered: Final = msgspec.json.Decoder(Remembered)  # learned before any thread uses it
+
+
 class StateFolder:
     """The state of one client of one run, on disk. No state is better than a wrong one.
 
@@ -108,7 +111,7 @@ class StateFolder:
         path = self.path.with_name(CLIENT)
         with contextlib.suppress(msgspec.DecodeError):
             raw = read_private(path) if path.exists() else b""
-            kept = msgspec.json.decode(raw, type=Remembered)
+            kept = _remembered.decode(raw)
             possible = kept.share is None or kept.share.is_possible
             if len(kept.session_key) == len(hello.session_key) and possible:
                 return kept

@@ -24,6 +24,9 @@ _PLAIN: Final = {
     if name not in ("factors", "downlink")
 }
 
+# msgspec learns a type on its first use. Another thread that uses it meanwhile ends the process.
+msgspec.msgpack.Decoder(CompressionConfig)
+
 
 @dataclass(frozen=True)
 class Instructions:
