@@ -6,7 +6,6 @@ import logging
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +16,7 @@ from fedsz import flower_compat as compat
 from fedsz.arrays import DTYPE_NAMES, Layout, NDArray
 from fedsz.errors import AbortedRound, ConfigError, CorruptStream
 from fedsz.flower.admission import Admitted
+from fedsz.flower.averaging import not_averaging
 from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.exchange import Exchange
 from fedsz.flower.local_noise import LocalNoise
@@ -42,21 +42,6 @@ logger = logging.getLogger("flwr.fedsz")
 
 LEFT_OUT: Final = "left out of secure sums: it has lied about shares, or was in dispute with a liar"
 
-# Strategies, of Flower and ours, to which the mean from each client would be no update.
-_LOOK_AT_UPDATES: Final = {
-    "Bulyan",
-    "DifferentialPrivacyServerSideAdaptiveClipping",
-    "DifferentialPrivacyServerSideFixedClipping",
-    "FedBuff",
-    "FedMedian",
-    "FedTrimmedAvg",
-    "FedXgbBagging",
-    "FedXgbCyclic",
-    "FetchSgd",
-    "Krum",
-    "MultiKrum",
-    "QFedAvg",
-}
 _STATE: Final = "secure"  # the record of a state that is of secure sums
 _SEED_BITS: Final = 62
 _TOLD: Final = 5  # disputes in a line of the log
@@ -158,9 +143,10 @@ class SecureRounds:
             raise ConfigError(
                 "a secure sum needs a strategy of flwr.serverapp: legacy ones send one by one"
             )
-        if name := _single_updates(sys._getframe()):
-            what = f"{name} looks at single updates, and a secure sum has none"
-            raise ConfigError(f"{what}: use a strategy that averages, such as FedAvg")
+        if not self._options.any_strategy and (name := not_averaging(sys._getframe())):
+            what = f"{name} may look at single updates, and a secure sum has none"
+            use = "use a strategy that averages, such as FedAvg, or SecureSum(any_strategy=True)"
+            raise ConfigError(f"{what}: {use}")
         return True
 
     def replies(
@@ -332,13 +318,3 @@ def _read(written: Mapping[str, tuple[str, tuple[int, ...]]]) -> Layout:
         {name: shape for name, (_, shape) in written.items()},
         {name: dtypes[dtype] for name, (dtype, _) in written.items()},
     )
-
-
-def _single_updates(frame: FrameType | None) -> str:
-    """Return the name of a strategy that calls, and looks at single updates; "" if none does."""
-    while frame is not None:
-        names = {kind.__name__ for kind in type(frame.f_locals.get("self")).__mro__}
-        if found := names & _LOOK_AT_UPDATES:
-            return min(found)
-        frame = frame.f_back
-    return ""

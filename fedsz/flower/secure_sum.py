@@ -27,6 +27,8 @@ class SecureSum:
         most_examples: from which on a client weighs no more, in the first round. Later it is twice
             the mean weight of the round before. With fewer than 2 bits all weigh alike at first.
         stage_timeout: seconds that clients have for a message without a model.
+        any_strategy: whether to take a strategy with an ``aggregate_train`` of its own that does
+            not call FedAvg's. It is given the mean in place of each update, so it must average.
 
     Raises:
         ConfigError: bits or share are out of range.
@@ -43,6 +45,7 @@ class SecureSum:
     share: float = 1.0
     most_examples: int = 1024
     stage_timeout: float = 300.0
+    any_strategy: bool = False
 
     def __post_init__(self) -> None:
         Planner(self.bits, self.share, Learned(self.most_examples, 0))
