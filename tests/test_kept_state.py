@@ -16,7 +16,7 @@ import pytest
 from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsz.errors import ConfigError
+from fedsz.errors import ConfigError, ReferenceMismatch
 from fedsz.flower import FedSZMod, LocalGrid
 from fedsz.flower.client_state import ClientState
 from fedsz.flower.records import KEY as NOTE
@@ -26,7 +26,8 @@ from fedsz.methods import Difference, Shared, TensorSpec, parse
 from fedsz.methods.base import dense
 from fedsz.methods.payload import write
 from fedsz.methods.state import by_tensor, flat, misfit, path_of
-from fedsz.stream import CHAINED, Reader
+from fedsz.stream import CHAINED, Limits, Reader
+from fedsz.update.client_update import received
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.instructions import Instructions
@@ -341,3 +342,19 @@ def test_what_was_kept_and_does_not_fit_is_an_error_in_the_log(
 
     errors = [line.getMessage() for line in caplog.records if line.levelname == "ERROR"]
     assert any(why in line for line in errors), errors
+
+
+def test_a_kept_model_that_has_changed_is_not_taken_for_the_servers() -> None:
+    x = np.ones(2000, np.float32)
+    digest = Reference({"w": x}).digest
+    context = Context(1, SENDER, node_config={}, state=RecordDict(), run_config={})
+    ClientState(context).keep_model(KEY, record_of({"w": x}), digest)
+    told = Instructions(EXACTLY, holds={KEY: digest})
+
+    def asked_again() -> Reference:
+        return received(KEY, [], {}, told, ClientState(context), lambda: None, Limits())
+
+    assert asked_again().digest == digest
+    context.state[f"fedsz.model.{KEY}"]["w"] = to_array(x + 1)
+    with pytest.raises(ReferenceMismatch):
+        asked_again()

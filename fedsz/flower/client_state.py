@@ -33,6 +33,7 @@ from fedsz.update.reference import Reference
 logger = logging.getLogger(__name__)
 
 _MODEL: Final = "fedsz.model."  # and the key of an ArrayRecord
+_DIGEST: Final = "_fedsz_digest"  # of that record: an attribute, which no engine has to carry
 _RESIDUAL: Final = "fedsz.residual."
 _HISTORY: Final = "fedsz.history."
 _SEEN: Final = "fedsz.seen."  # the digest of that
@@ -67,11 +68,19 @@ class ClientState:
         """Return the model that the client holds, if any."""
         record = self._state.get(_MODEL + key)
         arrays = _arrays(record) if isinstance(record, ArrayRecord) else None
-        return None if arrays is None else Reference(arrays)
+        if record is None or arrays is None:
+            return None
+        model = Reference(arrays)
+        if digest := record.__dict__.get(_DIGEST):
+            model.digest = digest
+        return model
 
-    def keep_model(self, key: str, record: ArrayRecord | None) -> None:
-        """Keep a model, as a plain record; None forgets it."""
-        self._put(_MODEL + key, None if record is None else _own(record))
+    def keep_model(self, key: str, record: ArrayRecord | None, digest: bytes = b"") -> None:
+        """Keep a model, as a plain record, and its digest in this process; None forgets it."""
+        kept = None if record is None else _own(record)
+        if kept is not None:
+            kept.__dict__[_DIGEST] = digest
+        self._put(_MODEL + key, kept)
 
     def history(self, key: str) -> History:
         """Return what broadcasts have shown, if anything has been kept."""

@@ -258,7 +258,8 @@ def _unpacked(
             plain[key] = to_record(model.arrays)
             sent[key] = model.again(views_of(plain[key]))
             del model
-            state.keep_model(key, plain[key] if key in told.holds else None)
+            digest = told.holds.get(key)
+            state.keep_model(key, plain[key] if digest is not None else None, digest or b"")
             plain[key] = with_aside(plain[key], aside_of(record))
     return plain, sent
 
