@@ -24,23 +24,20 @@ from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.private import PrivateFedAvg
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_record
-from fedsz.flower.secure_sum import DENSE, SecureSum
+from fedsz.flower.secure_sum import DENSE
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.methods.fetchsgd import feeds
 from fedsz.privacy.plan import NoiseAt, PrivacyPlan
-from fedsz.secagg.graph import Assumptions
-from fedsz.secagg.identity import CertificateVerifier
 from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import to_json
 from fedsz.training.model_state import arrays_of, load, start_from
 from fedsz.training.options import RunConfig, options
+from fedsz.training.secure_ring import require_room, secure_of
 from fedsz.training.seeding import seeded
 from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
-from fedsz.transport.identity import read_serials
 from fedsz.update.config import DELTA_EF
 from fedsz.update.step import step_spread
-from fedsz.whole_files import read_bytes
 
 LONGEST: Final = 1e9  # seconds that a client may say it trained
 # The server evaluates, so that clients do nothing but train.
@@ -69,19 +66,24 @@ def prepare(config: RunConfig) -> Problem:
     """Return what ``config`` asks to learn, having checked all that the server can check.
 
     Raises:
-        ConfigError: a task, codec, policy or anything the task asks for that does not exist.
+        ConfigError: a task, codec, policy or anything the task asks for that does not exist; or
+            the ring of secure sums is too small for so many clients.
         CodecUnavailable: the codec's library is not installed here.
         DataError: the held-out set is not there.
         TaskError: the task failed.
         ModelMismatch: the initial weights are those of another model.
     """
-    _ = controller_of(config), rules_of(config), deadlines_of(config), strategy_of(config)
-    secure_of(config)
+    _ = controller_of(config), rules_of(config), deadlines_of(config)
+    strategy, secure = strategy_of(config), secure_of(config)
     config.compression.require()
     task = load_task(config)
     model = task.build_model()
     if config.initial:
         start_from(model, Path(config.initial))
+    if secure and config.dp_sampling == 1:
+        asked = min(config.clients_per_round or config.min_clients, config.min_clients)
+        privacy = strategy.plan if isinstance(strategy, PrivateFedAvg) else None
+        require_room(secure, privacy, arrays_of(model), asked)
     return Problem(task, model, task.load_test())
 
 
@@ -355,23 +357,6 @@ def rules_of(config: RunConfig) -> AdmissionRules:
     """
     allowed = tuple(filter(None, map(str.strip, config.allow_codecs.split(","))))
     return AdmissionRules(config.max_client_share, config.max_update_norm, allowed)
-
-
-def secure_of(config: RunConfig) -> SecureSum | None:
-    """Return how updates are summed that the server must not see; None if it may.
-
-    Keys are signed if clients need certificates.
-
-    Raises:
-        ConfigError: there are too few bits for any sum, or a file is not what it should be.
-    """
-    if not config.secure_sum:
-        return None
-    if not config.tls_ca or config.insecure:
-        return SecureSum(config.secure_sum, share=config.secure_share)
-    revoked = read_serials(Path(config.revoked)) if config.revoked else ()
-    verifier = CertificateVerifier(read_bytes(config.tls_ca), revoked)
-    return SecureSum(config.secure_sum, Assumptions(signed=True), verifier, config.secure_share)
 
 
 def deadlines_of(config: RunConfig) -> Deadlines:

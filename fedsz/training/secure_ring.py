@@ -1,0 +1,67 @@
+"""The secure sums of a run, and whether their ring has room, before anybody trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedsz.arrays import Layout, NDArray
+from fedsz.errors import ConfigError
+from fedsz.flower.secure_sum import SecureSum
+from fedsz.privacy.clipping_norm import ClippingNorm
+from fedsz.privacy.plan import NoiseAt, PrivacyPlan
+from fedsz.secagg.graph import Assumptions, plan
+from fedsz.secagg.identity import CertificateVerifier
+from fedsz.secagg.noise import NoisedCodec, NoisedPlan
+from fedsz.secagg.planner import Learned, Planner
+from fedsz.secagg.token_plan import layout_digest
+from fedsz.training.options import RunConfig
+from fedsz.transport.identity import read_serials
+from fedsz.whole_files import read_bytes
+
+
+def secure_of(config: RunConfig) -> SecureSum | None:
+    """Return how updates are summed that the server must not see; None if it may.
+
+    Keys are signed if clients need certificates.
+
+    Raises:
+        ConfigError: there are too few bits for any sum, or a file is not what it should be.
+    """
+    if not config.secure_sum:
+        return None
+    if not config.tls_ca or config.insecure:
+        return SecureSum(config.secure_sum, share=config.secure_share)
+    revoked = read_serials(Path(config.revoked)) if config.revoked else ()
+    verifier = CertificateVerifier(read_bytes(config.tls_ca), revoked)
+    return SecureSum(config.secure_sum, Assumptions(signed=True), verifier, config.secure_share)
+
+
+def require_room(
+    secure: SecureSum, privacy: PrivacyPlan | None, model: Mapping[str, NDArray], clients: int
+) -> None:
+    """Raise `ConfigError` unless a round of so many clients fits the ring.
+
+    Args:
+        secure: of the run's sums.
+        privacy: what the run may spend, if anything; noise in the sum takes room.
+        model: its arrays by name.
+        clients: that take part in a round. If no secure sum is of so many, nothing is said: others
+            may join.
+    """
+    try:
+        members = plan(clients, secure.assumed)
+    except ConfigError:
+        return
+    layout = Layout.of(dict(sorted(model.items())))
+    if privacy is None or privacy.at != NoiseAt.SUM:
+        known = Learned(secure.most_examples, 0)
+        Planner(secure.bits, secure.share, known).codec(model, clients)
+        return
+    noised = NoisedPlan(
+        layout=layout_digest(layout),
+        bits=int(secure.bits),
+        norm=ClippingNorm(privacy.clip).norm,
+        multiplier=privacy.multiplier,
+    )
+    NoisedCodec(noised, layout).share(members)
