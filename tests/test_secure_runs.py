@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedsz.flower import FedSZGrid
+from fedsz.flower import FedSZGrid, SecureSum, StreamingFedAvg
 from fedsz.flower.pushes import ROUND
 from fedsz.flower.records import to_record
 from fedsz.secagg.server import Stage
-from tests.test_disputes import Meddler, accusing
+from tests.test_disputes import Meddler, accusing, garbage
+from tests.test_secure_basis import late
 from tests.test_secure_sum import grid_of, initial, local
 
 
@@ -65,3 +66,24 @@ def test_a_round_in_two_pushes_is_of_one_run() -> None:
     assert told == [""] * 5
     others = nodes[:0]
     assert push(grid, 2, nodes) == [""] * 6  # anew
+
+
+@pytest.mark.parametrize("bits", [20, 0.8])
+def test_a_second_run_of_the_same_strategy_and_grid_is_as_the_first(bits: float) -> None:
+    """A client that was left out of the first, for it lied, is back."""
+    lies = Meddler(Stage.SHARES, garbage)
+    inner = local(lies, n=7)
+    grids = [FedSZGrid(inner, downlink="step:0.05", secure=SecureSum(bits=bits))] * 3
+    grids.append(FedSZGrid(local(n=7), downlink="step:0.05", secure=SecureSum(bits=bits)))
+    strategy = StreamingFedAvg(fraction_evaluate=0.0)
+    replies, lates = [], []
+
+    for grid, clients in zip(grids, ((2,), (), (), ()), strict=True):
+        lies.clients = clients
+        first = to_record(initial())
+        found = strategy.start(grid=grid, initial_arrays=first, num_rounds=8)
+        replies.append(grid.take_traffic().replies)
+        lates.append(late(found, [*range(7)], 8))
+
+    assert replies == [6 * 7, 7 * 8, 7 * 8, 7 * 8]
+    assert lates[1:3] == pytest.approx([lates[3]] * 2, rel=0.1, abs=1e-3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -264,3 +265,35 @@ def test_what_a_sum_spends_is_that_of_its_renyi_divergences() -> None:
     config = ConfigRecord()
     asked.write(config)
     assert LocalNoise.asked(RecordDict({"config": config}), {}) == asked
+
+
+@pytest.mark.parametrize("at", ["server", "client", "sum"])
+def test_a_second_run_of_the_same_strategy_and_grid_spends_more(at: str) -> None:
+    """It begins at the same model and number: what clients kept of the first answers nothing."""
+    strategy = strategy_of(at=at, epsilon=1e4)
+    grid = grid_of() if at == "sum" else FedSZGrid(grid_of().inner, downlink="exact")
+
+    first, second = (run(strategy, grid, 2, start=model()) for _ in range(2))
+
+    traffic = grid.take_traffic()
+    assert traffic.replies == 2 * 2 * CLIENTS
+    assert not traffic.failures
+    assert sum(strategy.releases.values()) == 4
+    assert not strategy.ended
+    noise = [after["w"] - before["w"] for one in (first, second) for before, after in pairwise(one)]
+    for i, one in enumerate(noise):
+        for other in noise[:i]:
+            assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 5 / math.sqrt(SIZE)
+
+
+def test_a_run_that_its_budget_does_not_end_says_nothing_of_one_before() -> None:
+    strategy = strategy_of(at="server", epsilon=8, noise=4.0)
+    have = strategy.plan.rounds_left({}, 1000)
+    strategy.quorum.require()
+    strategy.ended = "the run before"  # which was broken off, and had rounds left
+
+    run(strategy, FedSZGrid(grid_of().inner), 1, start=model())
+
+    assert have > 1
+    assert not strategy.ended
+    assert not strategy.ends_after(1)

@@ -151,7 +151,7 @@ class PrivateFedAvg(StreamingFedAvg):
         if num_rounds and not rounds:
             spent = f"epsilon {self.epsilon:.4g} of {plan.epsilon:g} at delta {plan.delta:g}"
             raise ConfigError(f"the privacy budget has no round left: {spent} is spent")
-        self._last = self.done + rounds
+        self._last, self.ended = self.done + rounds, ""
         if rounds < num_rounds:
             self.ended = f"the privacy budget of epsilon {plan.epsilon:g} has no further round"
             logger.info("fedsz: %d of %d rounds: %s", rounds, num_rounds, self.ended)
