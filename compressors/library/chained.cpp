@@ -1,8 +1,10 @@
 #include "chained.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "failure.hpp"
 #include "place.hpp"
@@ -14,6 +16,7 @@ namespace {
 
 constexpr std::size_t kMostVarint = 9;  // bytes
 constexpr double kMostOfOwn = 4;        // root mean squares of its own that bound a tensor's step
+constexpr float kSmall = 0x1p30;        // whose square, 2^56 times, is a float32
 
 // Takes an unsigned LEB128 number off a payload.
 std::uint64_t varint(Octets& payload) {
@@ -37,9 +40,20 @@ Octets plane(Octets payload) {
     return payload;
 }
 
+// The largest magnitude; infinite or NaN if any element is. Bits of magnitudes have their order,
+// and compilers make vectors of that alone.
+template <class C>
+C largest(std::span<const C> x) {
+    using Bits = std::conditional_t<sizeof(C) == sizeof(float), std::int32_t, std::int64_t>;
+    Bits most = 0;
+    for (const C v : x)
+        most = std::max(most, Bits(std::bit_cast<Bits>(v) & std::numeric_limits<Bits>::max()));
+    return std::bit_cast<C>(most);
+}
+
 template <class C>
 bool all_finite(std::span<const C> x) {
-    return std::ranges::all_of(x, [](C v) { return std::isfinite(v); });
+    return std::isfinite(largest(x));
 }
 
 // What rounding to a narrower dtype takes from a decoded tensor is left out, too.
@@ -101,12 +115,13 @@ std::optional<Buffer> Chain::encode_as(const Task& task, std::string_view name, 
     C* const left = fed ? static_cast<C*>(fed->left) : nullptr;
 
     Vector<C> meant(n);
-    double energy = 0;
-    for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t i = 0; i < n; ++i)
         meant[i] = base ? E::widen(from[i]) - E::widen(base[i]) : E::widen(from[i]);
-        energy += double(meant[i]) * double(meant[i]);
-    }
-    if (!all_finite<C>(meant)) {
+    const C most = largest<C>(meant);
+    double energy = 0;
+    if (bound_of_ == BoundOf::step)
+        for (const C v : meant) energy += double(v) * double(v);
+    if (!std::isfinite(most)) {
         if (left) std::memset(left, 0, n * sizeof(C));
         return std::nullopt;
     }
@@ -156,18 +171,13 @@ std::optional<Buffer> Chain::encode_as(const Task& task, std::string_view name, 
     if (payload.size() * 10 > task.size() * 9) return keep();
 
     // Nothing near the largest number comes of what is far from it.
-    const bool small = energy < double(std::numeric_limits<C>::max()) / 16;
-    if (!fed && small) return payload;
+    if (!fed && most < kSmall) return payload;
     uniform::decode(wide_dtype, plane({payload.data(), payload.size()}), n, settings, y.data());
     rotate<C>(y, axes, vectors, true);
     if (!all_finite<C>(y)) return keep();
     if (!left) return payload;
-    bool finite = true;
-    for (std::size_t i = 0; i < n; ++i) {
-        meant[i] -= y[i];
-        finite = finite && std::isfinite(meant[i]);
-    }
-    if (!finite) return keep();
+    for (std::size_t i = 0; i < n; ++i) meant[i] -= y[i];
+    if (!all_finite<C>(meant)) return keep();
     std::ranges::copy(meant, left);
     if constexpr (sizeof(typename E::Stored) == 2) leave_rounding<E>(task, y.data(), left);
     return payload;
