@@ -17,8 +17,8 @@ int main(int argc, char** argv) {
     const std::string way = argv[1], level = argv[2];
     Settings settings;
     settings.effort = unsigned(std::atoi(argv[3]));
-    for (std::size_t i = 0; i < levels().count; ++i)
-        if (level == levels().level[i]->name) settings.kernels = levels().level[i];
+    for (std::size_t i = 0; i < levels<Built>().count; ++i)
+        if (level == levels<Built>().level[i]->name) settings.kernels = levels<Built>().level[i];
     if (!settings.kernels) {
         std::cerr << "no " << level << " here\n";
         return 2;

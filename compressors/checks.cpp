@@ -145,8 +145,9 @@ void quotients() {
                 level.encode(own.data(), last, &range, bits, nullptr, symbols.data(), 1);
                 return own;
             };
-            for (std::size_t i = 1; i < levels().count; ++i)
-                expect(stepped(*levels().level[i]) == stepped(kBaseline), "a quotient is wrong");
+            for (std::size_t i = 1; i < levels<Built>().count; ++i)
+                expect(stepped(*levels<Built>().level[i]) == stepped(Built::baseline),
+                       "a quotient is wrong");
         }
     }
 }
@@ -156,8 +157,8 @@ void widths() {
     constexpr std::size_t n = 3 * kPlane;
     std::vector<std::uint8_t> tokens(n), bytes(blocks_capacity(n));
     for (std::size_t i = 0; i < n; ++i) tokens[i] = std::uint8_t(i);
-    for (std::size_t i = 0; i < levels().count; ++i) {
-        const Kernels& kernels = *levels().level[i];
+    for (std::size_t i = 0; i < levels<Built>().count; ++i) {
+        const Kernels& kernels = *levels<Built>().level[i];
         bytes.resize(encode_blocks(kernels, tokens, bytes.data()));
         for (const unsigned width : {8, 9, 255}) {
             std::vector<std::uint8_t> changing = bytes;
@@ -286,8 +287,8 @@ void digests() {
         const std::uint8_t* const from = bytes.data() + n % 64;
         stream::Xxh3 whole;
         whole.add(from, n);
-        for (std::size_t i = 0; i < stream::levels().count; ++i) {
-            stream::Xxh3 pieces(*stream::levels().level[i]);
+        for (std::size_t i = 0; i < levels<stream::Built>().count; ++i) {
+            stream::Xxh3 pieces(*levels<stream::Built>().level[i]);
             const std::size_t first = n * 7 / 11, second = n - first;
             pieces.add(from, first);
             pieces.add(from + first, second);

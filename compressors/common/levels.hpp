@@ -55,4 +55,17 @@ struct Levels {
     }
 };
 
+// Those of a struct Built with the constants baseline, avx2 and avx512. Only x86-64 needs the others.
+template <class Built>
+const auto& levels() {
+    static const Levels found = {
+        &Built::baseline,
+#ifdef __x86_64__
+        &Built::avx2,
+        &Built::avx512,
+#endif
+    };
+    return found;
+}
+
 }  // namespace fedsz

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kDepth = 256, kColumns = 256;
 
 const Kernels& best(const Kernels* kernels) {
-    return kernels ? *kernels : levels().best();
+    return kernels ? *kernels : levels<Built>().best();
 }
 
 void require(bool fits) {

@@ -39,12 +39,8 @@ struct Kernels {
     }
 };
 
-const Levels<Kernels>& levels();
-
-extern const Kernels kBaseline;
-#ifdef __x86_64__
-extern const Kernels kAvx2;
-extern const Kernels kAvx512;
-#endif
+struct Built {
+    static const Kernels baseline, avx2, avx512;
+};
 
 }  // namespace fedsz::eigen

@@ -18,7 +18,7 @@ bool add_products(Flat<const T> x, std::size_t outer, std::size_t length, std::s
                   std::size_t block, double decay, Flat<float> products, const std::string& level) {
     const auto from = span_of(x, "x");
     const auto to = span_of(products, "products");
-    const auto* kernels = eigen::levels().named(level);
+    const auto* kernels = levels<eigen::Built>().named(level);
     return unlocked([&] {
         return eigen::add_products(from, {outer, length, inner, block}, decay, to, kernels);
     });
@@ -36,7 +36,7 @@ void rotate(Flat<T> x, std::size_t outer, std::size_t length, std::size_t inner,
             Flat<const float> vectors, bool back, const std::string& level) {
     const auto values = span_of(x, "x");
     const auto around = span_of(vectors, "vectors");
-    const auto* kernels = eigen::levels().named(level);
+    const auto* kernels = levels<eigen::Built>().named(level);
     unlocked([&] { eigen::rotate(values, {outer, length, inner, block}, around, back, kernels); });
 }
 
@@ -55,7 +55,7 @@ void define(nb::module_& m) {
 NB_MODULE(_eigen, m) {
     m.def("eigenvectors", &eigenvectors, nb::arg("products").noconvert(), nb::arg("length"),
           nb::arg("block"), nb::arg("vectors").noconvert());
-    m.def("levels", [] { return eigen::levels().names(); });
+    m.def("levels", [] { return levels<eigen::Built>().names(); });
     define<float>(m);
     define<double>(m);
 }

@@ -59,11 +59,11 @@ void multiply(Matrix<const T> a, const T* b, std::size_t b_row, T* c, std::size_
 }  // namespace
 
 #if defined(__AVX512F__)
-const Kernels kAvx512{"avx512", multiply<float>, multiply<double>};
+const Kernels Built::avx512{"avx512", multiply<float>, multiply<double>};
 #elif defined(__AVX2__)
-const Kernels kAvx2{"avx2", multiply<float>, multiply<double>};
+const Kernels Built::avx2{"avx2", multiply<float>, multiply<double>};
 #else
-const Kernels kBaseline{"baseline", multiply<float>, multiply<double>};
+const Kernels Built::baseline{"baseline", multiply<float>, multiply<double>};
 #endif
 
 }  // namespace fedsz::eigen

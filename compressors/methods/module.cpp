@@ -154,7 +154,7 @@ NB_MODULE(_methods, m) {
     m.def("nearest_points", &nearest_points, exact("x"), exact("residual"), nb::arg("weight"),
           exact("start"), nb::arg("step"), exact("points"), exact("left"), nb::arg("level") = "");
     m.def("comes_back", &comes_back, exact("x"), exact("base"));
-    m.def("point_levels", [] { return methods::place_levels().names(); });
+    m.def("point_levels", [] { return levels<methods::Built>().names(); });
     m.def("decode_gaps", &decode_gaps, nb::arg("code"), nb::arg("width"),
           nb::arg("gaps").noconvert());
     define<float>(m);

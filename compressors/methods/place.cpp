@@ -43,11 +43,11 @@ bool place(const Placing& placing, std::size_t n) {
 }  // namespace
 
 #if defined(__AVX512F__)
-const PlaceKernels kAvx512{"avx512", place};
+const PlaceKernels Built::avx512{"avx512", place};
 #elif defined(__AVX2__)
-const PlaceKernels kAvx2{"avx2", place};
+const PlaceKernels Built::avx2{"avx2", place};
 #else
-const PlaceKernels kBaseline{"baseline", place};
+const PlaceKernels Built::baseline{"baseline", place};
 #endif
 
 }  // namespace fedsz::methods

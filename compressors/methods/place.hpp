@@ -21,12 +21,8 @@ struct PlaceKernels {
     bool (*place)(const Placing& placing, std::size_t n);
 };
 
-const Levels<PlaceKernels>& place_levels();
-
-extern const PlaceKernels kBaseline;
-#ifdef __x86_64__
-extern const PlaceKernels kAvx2;
-extern const PlaceKernels kAvx512;
-#endif
+struct Built {
+    static const PlaceKernels baseline, avx2, avx512;
+};
 
 }  // namespace fedsz::methods

@@ -27,17 +27,6 @@ void check_size(std::size_t size, std::size_t n, const char* what) {
 
 }  // namespace
 
-const Levels<PlaceKernels>& place_levels() {
-    static const Levels<PlaceKernels> found = {
-        &kBaseline,
-#ifdef __x86_64__
-        &kAvx2,
-        &kAvx512,
-#endif
-    };
-    return found;
-}
-
 bool nearest_points(std::span<const float> x, std::span<const float> residual, float weight,
                     std::span<const float> start, double step, std::span<float> points,
                     std::span<float> left, const std::string& level) {
@@ -46,8 +35,8 @@ bool nearest_points(std::span<const float> x, std::span<const float> residual, f
     check_size(start.size(), n, "a start must have as many elements as x");
     check_size(left.size(), n, "what is left must have as many elements as x");
     if (points.size() != n) throw std::invalid_argument("there must be as many points as x");
-    const PlaceKernels* named = place_levels().named(level);
-    const PlaceKernels& kernels = named ? *named : place_levels().best();
+    const PlaceKernels* named = levels<Built>().named(level);
+    const PlaceKernels& kernels = named ? *named : levels<Built>().best();
     Block unwanted;
     for (std::size_t at = 0; at < n; at += kBlock) {
         const auto from = [at](auto some, auto* instead) {

@@ -26,7 +26,7 @@ nb::bytes bytes_of(const stream::Digest& digest) {
 class Hash {
 public:
     explicit Hash(const std::string& level)
-        : hash_(level.empty() ? stream::levels().best() : *stream::levels().named(level)) {}
+        : hash_(level.empty() ? levels<stream::Built>().best() : *levels<stream::Built>().named(level)) {}
 
     void update(nb::handle data) {
         const Bytes bytes(data);
@@ -118,5 +118,5 @@ NB_MODULE(_stream, m) {
           nb::arg("floating"), exact("planes"), nb::arg("first"));
     m.def("move_bits", &move_bits, nb::arg("planes"), nb::arg("first"), nb::arg("width"),
           nb::arg("floating"), exact("base"), exact("y"));
-    m.def("levels", [] { return stream::levels().names(); });
+    m.def("levels", [] { return levels<stream::Built>().names(); });
 }

@@ -117,11 +117,11 @@ std::size_t consume(U64* lanes, const std::uint8_t* stripes, std::size_t count, 
 }  // namespace
 
 #if defined(__AVX512F__)
-const Kernels kAvx512{"avx512", consume};
+const Kernels Built::avx512{"avx512", consume};
 #elif defined(__AVX2__)
-const Kernels kAvx2{"avx2", consume};
+const Kernels Built::avx2{"avx2", consume};
 #else
-const Kernels kBaseline{"baseline", consume};
+const Kernels Built::baseline{"baseline", consume};
 #endif
 
 }  // namespace fedsz::stream

@@ -14,7 +14,7 @@ using Digest = std::array<std::uint8_t, 16>;  // canonical: most significant byt
 // Hashes pieces as if they were one.
 class Xxh3 {
 public:
-    explicit Xxh3(const Kernels& kernels = levels().best());
+    explicit Xxh3(const Kernels& kernels = levels<Built>().best());
     void add(const void* bytes, std::size_t n);
     Digest digest() const;
     std::uint64_t digest64() const;

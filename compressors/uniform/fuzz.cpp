@@ -56,8 +56,8 @@ std::optional<std::vector<typename E::Stored>> decode_everywhere(uniform::Bytes 
     using T = typename E::Stored;
     using C = typename E::Compute;
     std::optional<std::vector<T>> first;
-    for (std::size_t i = 0; i < levels().count; ++i) {
-        const Settings settings{0, 1, levels().level[i]};
+    for (std::size_t i = 0; i < levels<Built>().count; ++i) {
+        const Settings settings{0, 1, levels<Built>().level[i]};
         auto y = filled<T>(n, [&](T* to) { decode(E::dtype, payload, n, settings, to); });
         const auto sums =
             filled<C>(n, [&](C* to) { accumulate(E::dtype, payload, n, kWeight, settings, to); });
@@ -124,8 +124,8 @@ std::vector<std::uint8_t> encode_everywhere(const std::vector<typename E::Stored
                                             const Geometry& geometry, double bound, unsigned effort,
                                             double& max_error) {
     std::vector<std::uint8_t> first;
-    for (std::size_t i = 0; i < levels().count; ++i) {
-        const Settings settings{effort, 1, levels().level[i]};
+    for (std::size_t i = 0; i < levels<Built>().count; ++i) {
+        const Settings settings{effort, 1, levels<Built>().level[i]};
         std::vector<std::uint8_t> payload(capacity(E::dtype, x.size()));
         const Encoded encoded = encode(E::dtype, x.data(), geometry, bound, settings, payload);
         payload.resize(encoded.size);

@@ -237,6 +237,10 @@ struct Kernels {
     const ElementKernels<E>& of() const;
 };
 
+struct Built {
+    static const Kernels baseline, avx2, avx512;
+};
+
 template <>
 inline const ElementKernels<Float32>& Kernels::of() const {
     return float32;
@@ -253,13 +257,5 @@ template <>
 inline const ElementKernels<BFloat16>& Kernels::of() const {
     return bfloat16;
 }
-
-const Levels<Kernels>& levels();
-
-extern const Kernels kBaseline;
-#ifdef __x86_64__
-extern const Kernels kAvx2;
-extern const Kernels kAvx512;
-#endif
 
 }  // namespace fedsz::uniform

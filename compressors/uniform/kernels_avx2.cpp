@@ -225,6 +225,6 @@ const float* add_digits(const std::uint8_t* quads, std::size_t n, unsigned shift
 
 }  // namespace
 
-const Kernels kAvx2 = all_kernels("avx2", decode, encode, pack, unpack, others, add_digits);
+const Kernels Built::avx2 = all_kernels("avx2", decode, encode, pack, unpack, others, add_digits);
 
 }  // namespace fedsz::uniform

@@ -184,7 +184,7 @@ const float* add_digits(const std::uint8_t* quads, std::size_t n, unsigned shift
 
 }  // namespace
 
-const Kernels kAvx512 =
+const Kernels Built::avx512 =
     all_kernels("avx512", decode, encode, pack, unpack, others_at_once, add_digits);
 
 }  // namespace fedsz::uniform

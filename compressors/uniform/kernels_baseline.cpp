@@ -78,7 +78,7 @@ void unpack(const std::uint8_t* planes, unsigned width, std::uint8_t* values) {
 
 }  // namespace
 
-const Kernels kBaseline =
+const Kernels Built::baseline =
     all_kernels("baseline", decode, encode, pack, unpack, others, add_quads<Float32>);
 
 }  // namespace fedsz::uniform

@@ -24,7 +24,7 @@ using In = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device
 using Out = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 Settings settings_of(unsigned effort, unsigned threads, const std::string& level) {
-    return {effort, threads, levels().named(level)};
+    return {effort, threads, levels<Built>().named(level)};
 }
 
 Dtype dtype_of(unsigned id) {
@@ -178,7 +178,7 @@ NB_MODULE(_uniform, m) {
           "threads"_a, "level"_a, residual = nb::none(), "weight"_a = 1.0);
     m.def("accumulate", accumulate_array, "payload"_a, "dtype"_a, "weight"_a, sums, "threads"_a,
           "level"_a);
-    m.def("levels", [] { return levels().names(); });
+    m.def("levels", [] { return levels<Built>().names(); });
     nb::class_<OpenedPayload>(m, "Opened")
         .def(nb::init<nb::handle, unsigned, std::size_t, unsigned, const std::string&,
                       std::optional<In>>(),

@@ -9,6 +9,11 @@
 #include "payload.hpp"
 
 namespace fedsz::uniform {
+
+const Kernels& kernels_of(const Settings& settings) {
+    return settings.kernels ? *settings.kernels : levels<Built>().best();
+}
+
 namespace {
 
 constexpr unsigned kMostEffort = 9, kMostThreads = 1024;
