@@ -2,8 +2,9 @@
 
     python -m benchmarks.secagg_cost [--clients 100] [--tokens 2500000] [--bits 13]
 
-Processor time of each stage, a fifth of the clients dropping out before they send their tokens; and
-how fast masks are added. The sum is compared with a plain one.
+Processor time of each stage, a fifth of the clients dropping out before they send their tokens; how
+fast masks are added; and what it takes to make the tokens of an update, with what earlier rounds
+left out, and with a share of noise. The sum is compared with a plain one.
 """
 
 from __future__ import annotations
@@ -17,9 +18,15 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.measuring import machine
+from fedsz.arrays import Layout, NDArray
+from fedsz.errors import ConfigError
 from fedsz.secagg.client import SecureClient
+from fedsz.secagg.graph import Assumptions, plan
 from fedsz.secagg.masks import Ring
+from fedsz.secagg.noise import NoisedCodec, NoisedPlan
+from fedsz.secagg.planner import Learned, Planner
 from fedsz.secagg.server import SecureServer, Stage
+from fedsz.secagg.token_plan import layout_digest
 
 Result = TypeVar("Result")
 _FLOAT = 4  # bytes of a parameter that is not compressed
@@ -40,17 +47,56 @@ def mask_rate(bits: int, tokens: int) -> float:
     return tokens / float(np.median(took))
 
 
+def encode_seconds(bits: int, elements: int, clients: int) -> float:
+    """Return what a client takes to make tokens of an update, at the median of five."""
+    model, trained, kept = _updates(elements)
+    codec = Planner(bits, 1.0, Learned(1024, 0)).codec(model, clients)
+    took = [timed(lambda: codec.encode(trained, model, 100, kept, 1))[0] for _ in range(5)]
+    return float(np.median(took))
+
+
+def noised(bits: int, elements: int, clients: int, multiplier: float) -> tuple[float, float]:
+    """Return that of an update with its share of noise, and the share of elements at a limit."""
+    model, trained, _ = _updates(elements)
+    norm = float(np.linalg.norm(trained["w"]))
+    layout = Layout.of(model)
+    about = NoisedPlan(layout=layout_digest(layout), bits=bits, norm=norm, multiplier=multiplier)
+    codec, members = NoisedCodec(about, layout), plan(clients, Assumptions())
+    took, (_, limited) = timed(lambda: codec.encode(trained, model, members))
+    return took, limited / elements
+
+
+def _updates(elements: int) -> tuple[dict[str, NDArray], ...]:
+    """A model of zeros, an update of Laplace's law with its heavy tails, and what was left out."""
+    rng = np.random.default_rng(0)
+    step, left = (rng.laplace(0, 1e-3, elements).astype(np.float32) for _ in range(2))
+    return {"w": np.zeros(elements, np.float32)}, {"w": step}, {"w": left / 10}
+
+
 def main() -> None:
     """Measure, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=2_500_000)
     parser.add_argument("--bits", type=int, default=13)
+    parser.add_argument("--noised-bits", type=int, default=24, help="of sums with noise")
     asked = parser.parse_args()
     print(f"{machine('cryptography')}; {asked.tokens:,} tokens of {asked.bits} bits")
     for bits in sorted({8, asked.bits, 32}):
         rate = mask_rate(bits, asked.tokens)
         print(f"a mask of {bits} bits: {rate / 1e6:.0f} M tokens/s, {_FLOAT * rate / 1e6:.0f} MB/s")
+    took = encode_seconds(asked.bits, asked.tokens, asked.clients)
+    print(f"tokens of an update: {1e3 * took:.0f} ms, beside the masks below")
+    for multiplier in (0.5, 1.0, 4.0):
+        try:
+            took, limited = noised(asked.noised_bits, asked.tokens, asked.clients, multiplier)
+        except ConfigError as err:
+            print(err)
+            continue
+        print(
+            f"with noise of {multiplier} norms in {asked.noised_bits} bits: {1e3 * took:.0f} ms;"
+            f" {100 * limited:.4f} % of the elements at their limit"
+        )
 
     server = SecureServer(asked.tokens, asked.bits)
     clients = {i: SecureClient(i) for i in range(asked.clients)}
