@@ -13,9 +13,11 @@ from fedsz.flower import FedSZGrid, SecureSum, StreamingFedAvg
 from fedsz.flower.pushes import ROUND
 from fedsz.flower.records import to_record
 from fedsz.secagg.server import Stage
+from tests import secure_apps
+from tests.secure_apps import examples_of
 from tests.test_disputes import Meddler, accusing, garbage
 from tests.test_secure_basis import late
-from tests.test_secure_sum import grid_of, initial, local
+from tests.test_secure_sum import check, grid_of, initial, local, run
 
 
 def push(grid: FedSZGrid, number: int, nodes: Sequence[int]) -> list[str]:
@@ -87,3 +89,16 @@ def test_a_second_run_of_the_same_strategy_and_grid_is_as_the_first(bits: float)
 
     assert replies == [6 * 7, 7 * 8, 7 * 8, 7 * 8]
     assert lates[1:3] == pytest.approx([lates[3]] * 2, rel=0.1, abs=1e-3)
+
+
+def test_clients_without_examples_weigh_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of five do not move the mean; if all have none, the round does not count."""
+    without = {1, 3}
+    monkeypatch.setattr(secure_apps, "examples_of", lambda i: 0 if i in without else examples_of(i))
+    grid = grid_of(local())
+
+    check(run(grid, StreamingFedAvg), [0, 2, 4])
+    assert grid.take_traffic().replies == 5
+    without |= {0, 2, 4}
+    assert not run(grid, StreamingFedAvg).arrays
+    assert all("no client has any weight" in f.reason for f in grid.take_traffic().failures)
