@@ -234,7 +234,8 @@ def in_a_basis(row: Row) -> list[float]:
     """A way of eigen.parquet on each of its tasks."""
     skewed = {"model": "cnn", "partition": "dirichlet:0.3"}
     tasks = {**skewed, "clients": 4}, {**skewed, "clients": 100}, {"model": "gpt"}
-    label = f"{row.labels[0]}/step:0.6"
+    way = row.labels[0]
+    label = way if way.startswith("auto") else f"{way}/step:0.6"
     return [x for of in tasks for x in told("up course", label, "eigen", **of)]
 
 

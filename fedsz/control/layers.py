@@ -32,7 +32,7 @@ from fedsz.control.rule import (
 )
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import Choice, setting
-from fedsz.update.config import WEIGHTS
+from fedsz.update.config import DELTA, DELTA_EF
 from fedsz.update.step import MOST, root_mean_square
 
 RECENT: Final = 3  # measurements whose mean counts
@@ -90,7 +90,7 @@ class Layers(Rule):
             ConfigError: the bound is not one of updates, by their standard deviation or absolute.
         """
         bound = ErrorBound.of(decision.config.error_bound)
-        if decision.config.update == WEIGHTS or bound.kind == "rel":
+        if decision.config.update not in (DELTA, DELTA_EF) or bound.kind == "rel":
             raise ConfigError(
                 "layers needs update delta or delta+ef, and a bound such as std:3 or abs:1e-3; got "
                 f"{decision.config.update} and {bound}"

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from fedsz.control.accuracy import Accuracy
 from fedsz.control.auto import Auto
+from fedsz.control.basis import InBasis
 from fedsz.control.dc2 import Dc2
 from fedsz.control.gate import Gate
 from fedsz.control.layers import Layers
@@ -26,7 +27,7 @@ from fedsz.spec_strings import chosen
 from fedsz.update.config import DEFAULT, CompressionConfig
 
 POLICIES: Final[tuple[Rule, ...]] = (
-    Fixed(), Auto(), Schedule(), Accuracy(), Dc2(), Layers(), Gate(),
+    Fixed(), Auto(), Schedule(), Accuracy(), Dc2(), Layers(), Gate(), InBasis(),
 )  # fmt: skip
 
 

@@ -1,0 +1,41 @@
+"""`basis`: codes updates in a basis that both sides know from earlier broadcasts (docs/eigen.md).
+
+It takes the bound and the codec of the rules before, and so comes after all that decide on those:
+``auto+basis``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsz.control.record import Decision
+from fedsz.control.rule import NextRound, Rule, because
+from fedsz.errors import ConfigError
+from fedsz.update.config import DELTA_EF, EXACT
+
+
+@dataclass
+class InBasis(Rule):
+    """Sends, in place of differences with error feedback, these in the basis, within their bound.
+
+    Fewer bytes go up, at some more time of server and clients.
+    """
+
+    name = "basis"
+
+    def refine(self, decision: Decision, _coming: NextRound, /) -> Decision:
+        """Return ``decision`` with updates in the basis.
+
+        Raises:
+            ConfigError: updates are not differences with error feedback, or clients are sent exact
+                models, and so keep none.
+        """
+        config = decision.config
+        if config.update != DELTA_EF:
+            raise ConfigError(f"basis needs update {DELTA_EF}, as auto has it; got {config.update}")
+        if config.downlink == EXACT:
+            raise ConfigError("basis needs a downlink with a bound, such as step:0.6; got exact")
+        chain = f"feedback:decay={config.decay}>eigen>{config.codec}@{config.error_bound}"
+        # A chain has one bound for all tensors.
+        told = "in the basis of broadcasts" + (", without factors" if config.factors else "")
+        return because(decision, told, update=chain, factors={})
