@@ -241,16 +241,17 @@ def test_the_norm_takes_the_place_of_other_limits() -> None:
 def test_nothing_is_fed_back() -> None:
     """It would be clipped off again. A chain keeps its own feedback, and a bound that was named."""
     told: list[CompressionConfig] = []
-    ways = [{}, {"error_bound": "step:2"}, {"update": "feedback>topk"}]
+    ways: list[dict[str, str]] = [{}, {"policy": "auto+basis"}]
+    ways += [{"error_bound": "step:2"}, {"update": "feedback>topk"}]
     for way in ways:
         app = App(around=Watched)
         app.run(flower.FedAvg(**ONE), 8, **way)
         told += [Instructions.read(content[KEY]).config for content in app.grid.inner.down]
 
     updates = [config.update for config in told]
-    assert updates == ["delta"] * 16 + ["feedback>topk"] * 8
-    assert max(config.bound.value for config in told[:8]) == 0.5
-    assert {config.error_bound for config in told[8:16]} == {"step:2"}
+    assert updates == ["delta"] * 24 + ["feedback>topk"] * 8
+    assert max(config.bound.value for config in told[:16]) == 0.5
+    assert {config.error_bound for config in told[16:24]} == {"step:2"}
 
 
 def test_the_log_says_it_once(caplog: pytest.LogCaptureFixture, flower_log: list[str]) -> None:

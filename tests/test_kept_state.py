@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsz.errors import ConfigError, ReferenceMismatch
@@ -28,6 +28,7 @@ from fedsz.methods.payload import write
 from fedsz.methods.state import by_tensor, flat, misfit, path_of
 from fedsz.stream import CHAINED, Limits, Reader
 from fedsz.update.client_update import received
+from fedsz.update.compress import compress
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.instructions import Instructions
@@ -344,7 +345,27 @@ def test_what_was_kept_and_does_not_fit_is_an_error_in_the_log(
     assert any(why in line for line in errors), errors
 
 
-def test_a_kept_model_that_has_changed_is_not_taken_for_the_servers() -> None:
+def other_array(kept: ArrayRecord) -> None:
+    kept["w"] = to_array(np.zeros(2000, np.float32))
+
+
+def other_bytes(kept: ArrayRecord) -> None:
+    kept["w"].data = to_array(np.zeros(2000, np.float32)).data
+
+
+def other_dtype(kept: ArrayRecord) -> None:
+    y = to_array(np.ones(2000, np.float64))
+    kept["w"].data, kept["w"].dtype = y.data, y.dtype
+
+
+def other_name(kept: ArrayRecord) -> None:
+    kept["v"] = kept.pop("w")
+
+
+@pytest.mark.parametrize("change", [other_array, other_bytes, other_dtype, other_name])
+def test_a_kept_model_that_has_changed_is_not_taken_for_the_servers(
+    change: Callable[[ArrayRecord], None],
+) -> None:
     x = np.ones(2000, np.float32)
     digest = Reference({"w": x}).digest
     context = Context(1, SENDER, node_config={}, state=RecordDict(), run_config={})
@@ -355,6 +376,15 @@ def test_a_kept_model_that_has_changed_is_not_taken_for_the_servers() -> None:
         return received(KEY, [], {}, told, ClientState(context), lambda: None, Limits())
 
     assert asked_again().digest == digest
-    context.state[f"fedsz.model.{KEY}"]["w"] = to_array(x + 1)
+    kept = context.state[f"fedsz.model.{KEY}"]
+    assert isinstance(kept, ArrayRecord)
+    change(kept)
     with pytest.raises(ReferenceMismatch):
         asked_again()
+    # Nor is a difference from it, of a model that it has no place for.
+    sent = Reference({"w": x})
+    later = compress({"w": x + np.arange(2000, dtype=np.float32)}, "abs:1", reference=sent)
+    after = Reference(decompress(later, reference=sent, as_numpy=True))
+    told = Instructions(EXACTLY, holds={KEY: after.digest})
+    with pytest.raises(ReferenceMismatch):
+        received(KEY, [later], {}, told, ClientState(context), lambda: None, Limits())

@@ -19,17 +19,18 @@ def not_averaging(frame: FrameType | None) -> str:
     """Return the name of a strategy that calls, and may look at single updates; "" if none does."""
     while frame is not None:
         caller = frame.f_locals.get("self")
-        if isinstance(caller, Strategy) and not averages(type(caller)):
+        if isinstance(caller, Strategy) and (_METHOD in vars(caller) or not averages(type(caller))):
             return type(caller).__name__
         frame = frame.f_back
     return ""
 
 
 def averages(kind: type[Any]) -> bool:
-    """Say whether a strategy's replies go into FedAvg's mean, and nowhere else.
+    """Say whether a strategy's replies go into FedAvg's mean.
 
     It has FedAvg's ``aggregate_train``, or one of its own that calls ``super()``'s, as FedAdam and
-    strategies that log or save do.
+    strategies that log or save do. What else such a method does with replies nobody sees from here:
+    one that chooses among them by their values finds all of them equal.
     """
     if issubclass(kind, FedBuff | FetchSgd):
         return False

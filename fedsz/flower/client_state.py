@@ -22,7 +22,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDic
 
 from fedsz.arrays import NDArray
 from fedsz.errors import FedszError
-from fedsz.flower.records import to_record, views_of
+from fedsz.flower.records import fields, to_record, views_of
 from fedsz.flower_compat import data_of, make_content, make_note, make_record
 from fedsz.methods import History
 from fedsz.methods.base import is_finite
@@ -33,7 +33,7 @@ from fedsz.update.reference import Reference
 logger = logging.getLogger(__name__)
 
 _MODEL: Final = "fedsz.model."  # and the key of an ArrayRecord
-_DIGEST: Final = "_fedsz_digest"  # of that record: an attribute, which no engine has to carry
+_DIGEST: Final = "_fedsz_digest"  # of that record, and of what: an attribute of it alone
 _RESIDUAL: Final = "fedsz.residual."
 _HISTORY: Final = "fedsz.history."
 _SEEN: Final = "fedsz.seen."  # the digest of that
@@ -67,19 +67,20 @@ class ClientState:
     def model(self, key: str) -> Reference | None:
         """Return the model that the client holds, if any."""
         record = self._state.get(_MODEL + key)
-        arrays = _arrays(record) if isinstance(record, ArrayRecord) else None
-        if record is None or arrays is None:
+        if not isinstance(record, ArrayRecord) or (arrays := _arrays(record)) is None:
             return None
         model = Reference(arrays)
-        if digest := record.__dict__.get(_DIGEST):
+        digest, of = record.__dict__.get(_DIGEST, (b"", []))
+        # An app may have changed the record, or an Array in it.
+        if digest and of == _contents(record):
             model.digest = digest
         return model
 
     def keep_model(self, key: str, record: ArrayRecord | None, digest: bytes = b"") -> None:
         """Keep a model, as a plain record, and its digest in this process; None forgets it."""
-        kept = None if record is None else _own(record)
+        kept = None if record is None else make_record(dict(record))
         if kept is not None:
-            kept.__dict__[_DIGEST] = digest
+            kept.__dict__[_DIGEST] = digest, _contents(kept)
         self._put(_MODEL + key, kept)
 
     def history(self, key: str) -> History:
@@ -209,6 +210,11 @@ def _own(record: _Record) -> _Record:
     if not isinstance(record, ArrayRecord):
         return record
     return make_record(dict(record))
+
+
+def _contents(record: ArrayRecord) -> list[tuple[str, tuple[str, tuple[int, ...], str, bytes]]]:
+    """Return all that a record's digest rests on. Bytes that are the same need no look at them."""
+    return [(name, fields(array)) for name, array in record.items()]
 
 
 def _arrays(record: ArrayRecord) -> dict[str, NDArray] | None:

@@ -45,8 +45,11 @@ def clipping_norm(content: Mapping[str, Any]) -> float | None:
 def without_feedback(config: CompressionConfig, base: CompressionConfig) -> CompressionConfig:
     """Return how updates are sent that clients clip; ``base`` is what the user has named.
 
-    A chain keeps the feedback that it names, and a bound that was named holds as it is.
+    A chain keeps the feedback that it names, and a bound that was named holds as it is. One that
+    the policy chose is of what it stands for: differences with feedback, in a basis.
     """
+    if config.update != base.update:
+        config = config.without_history
     if config.update != DELTA_EF:
         return config
     bound = config.bound

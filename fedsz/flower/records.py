@@ -66,13 +66,14 @@ class _Held(Array):
 
     def __eq__(self, other: object) -> bool:
         """Say whether another Array has the same fields."""
-        return isinstance(other, Array) and _fields(self) == _fields(other)
+        return isinstance(other, Array) and fields(self) == fields(other)
 
     def __reduce__(self) -> tuple[type[Array], tuple[str, tuple[int, ...], str, bytes]]:
-        return Array, _fields(self)
+        return Array, fields(self)
 
 
-def _fields(array: Array) -> tuple[str, tuple[int, ...], str, bytes]:
+def fields(array: Array) -> tuple[str, tuple[int, ...], str, bytes]:
+    """Return what an Array consists of: its dtype, shape, how it is serialised, and the bytes."""
     return array.dtype, array.shape, array.stype, array.data
 
 
@@ -113,8 +114,8 @@ def from_array(name: str, array: Array) -> NDArray:
     if array.stype != NUMPY:
         raise ConfigError(f"array {name!r} is serialised as {array.stype!r}, not {NUMPY!r}")
     view: NDArray | None
-    data, view = array.__dict__.get(_VIEW, (None, None))
-    if view is not None and data is array.data:
+    data, dtype_then, view = array.__dict__.get(_VIEW, (None, "", None))
+    if view is not None and data is array.data and dtype_then == array.dtype:
         return view
     try:
         shape, fortran, dtype, start, size = _header(array.data)
@@ -132,7 +133,7 @@ def from_array(name: str, array: Array) -> NDArray:
     if not (x.flags.c_contiguous and x.flags.aligned):
         return np.require(x, None, ["C", "A"])
     if isinstance(array, _Held):
-        array.__dict__[_VIEW] = array.data, x
+        array.__dict__[_VIEW] = array.data, array.dtype, x
     return x
 
 

@@ -43,7 +43,7 @@ class Keeper(Protocol):
         """A number that tells this client apart from others, 0 to 2^64 - 1."""
 
     def model(self, key: str) -> Reference | None:
-        """Return the model that the client holds, if any; its digest may be that of what it was."""
+        """Return the model that the client holds, if any."""
 
     def history(self, key: str) -> History:
         """Return what broadcasts have shown, if anything has been kept."""
@@ -99,9 +99,6 @@ def received(
         CorruptStream: a stream is damaged, or asks for more than ``limits``.
     """
     before = model = keeper.model(key)
-    if model is not None and (key in told.histories or model.digest == told.holds[key]):
-        # It may not be any more what its digest says: what follows from it is not always checked.
-        before = model = Reference(model.arrays)
     if model is not None and model.digest == told.holds[key]:
         model.history = _history(key, told, keeper, None, model)
         return model  # it has been here before a crash of the server, which knows of an older one
