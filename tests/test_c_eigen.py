@@ -154,6 +154,9 @@ def test_histories_are_pythons_whatever_becomes_of_tensors(library: Library) -> 
     for n, m in enumerate((first, second, third)):
         m.arrays["turned.weight"] = np.arange(60.0).reshape((5, 12) if n else (12, 5))
         m.arrays["steps"] = np.full((3, 4), n)
+        # Products of either shape have as many elements.
+        wide = np.random.default_rng(n).normal(size=(13, 69 if n == 2 else 63))
+        m.arrays["wide.weight"] = wide.astype(np.float32)
     third.arrays["turned.weight"] = third.arrays["turned.weight"][::-1].copy()
     third.arrays["fc.weight"] = np.zeros_like(third.arrays["fc.weight"])
     fourth = Reference({name: moved(x, 0.1) for name, x in third.arrays.items()})
@@ -161,7 +164,7 @@ def test_histories_are_pythons_whatever_becomes_of_tensors(library: Library) -> 
     now = grown(models)
     assert now.history is not None
     assert now.history.products.keys() == {
-        *("conv.weight", "fc.weight", "new.weight", "turned.weight")
+        *("conv.weight", "fc.weight", "new.weight", "turned.weight", "wide.weight")
     }
     update = {name: moved(x, 0.1, 5) for name, x in fourth.arrays.items()}
     encoder = ChainEncoder(parse("eigen>uniform@std:1"), history=now.history)
@@ -188,6 +191,26 @@ def test_what_fails_leaves_a_history_as_it_was(library: Library) -> None:
         assert library.history_digest(history) == expected
     with library.history([]) as history:
         assert library.history_digest(history) == b""
+
+
+def test_a_writer_ends_where_its_history_goes_on(library: Library) -> None:
+    models = ways(model())
+    (name, x), *others = stepped(models[-1].arrays, 9).items()
+
+    with (
+        chained(library, "eigen>uniform@std:1", models) as (how, history),
+        library.reference(models[-1].arrays) as old,
+        library.reference(stepped(models[-1].arrays, 8)) as new,
+    ):
+
+        class Meanwhile(dict[str, np.ndarray]):
+            def items(self) -> Any:
+                yield name, x
+                library.call("fedsz_history_advance", history, old, new)
+                yield from others
+
+        with pytest.raises(ConfigError, match="has gone on since this writer began"):
+            library.compress(Meanwhile(), how)
 
 
 def test_coefficients_of_another_history_are_refused(library: Library) -> None:

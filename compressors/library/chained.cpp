@@ -90,6 +90,7 @@ Chain::Chain(const fedsz_chain& given)
     bound_ = chain.bound;
     effort_ = chain.effort;
     if (!chain.eigen) history_ = nullptr;
+    if (history_) of_ = history_->digest();
     const auto add = [this](std::string_view more) {
         text_.insert(text_.end(), more.begin(), more.end());
     };
@@ -135,6 +136,8 @@ std::optional<Buffer> Chain::encode_as(const Task& task, std::string_view name, 
         return std::nullopt;
     };
 
+    if (history_ && history_->digest() != of_)
+        fail(FEDSZ_ERROR_ARGUMENT, "the history has gone on since this writer began");
     const Axes axes(task.shape);
     const auto vectors = history_ ? history_->vectors(name, axes) : std::span<const float>();
     Vector<C> y = meant;

@@ -40,7 +40,8 @@ private:
     BoundOf bound_of_;
     double bound_, step_;
     unsigned effort_;
-    const History* history_;  // null without a basis
+    const History* history_;    // null without a basis
+    std::optional<Digest> of_;  // its digest, as the stream says it
 };
 
 // Throws Failure for a chain that this library does not write.

@@ -36,13 +36,19 @@ std::size_t Axes::squares() const {
 
 void History::advance(const Reference& before, const Reference& now) {
     Vector<Known> moved;
+    Vector<std::size_t> other;  // which of them now have axes that nothing has shown
+    const auto name = [this](std::size_t i) { return name_of(i); };
     for (std::size_t i = 0; i < now.size(); ++i) {
         const Described tensor = now.tensor(i);
         const std::size_t at = before.find(tensor.name);
-        if (at == NameIndex::npos || tensor.dtype >= kLossyCount) continue;
-        const Described was = before.tensor(at);
-        if (!std::ranges::equal(was.shape, tensor.shape)) continue;
-        if (was.dtype != tensor.dtype)
+        if (at == NameIndex::npos ||
+            !std::ranges::equal(before.tensor(at).shape, tensor.shape)) {
+            const std::size_t known = index_.find(tensor.name, name);
+            if (known != NameIndex::npos) other.push_back(known);
+            continue;
+        }
+        if (tensor.dtype >= kLossyCount || Axes(tensor.shape).count == 0) continue;
+        if (before.tensor(at).dtype != tensor.dtype)
             fail(FEDSZ_ERROR_ARGUMENT, "'", tensor.name, "' is of another dtype than before");
         if (auto known = grown(tensor, before.elements(at), now.elements(i)))
             moved.push_back(std::move(*known));
@@ -54,7 +60,11 @@ void History::advance(const Reference& before, const Reference& now) {
     known_.reserve(known_.size() + moved.size());
     index_.reserve(known_.size() + moved.size());
     // Nothing can fail from here on.
-    const auto name = [this](std::size_t i) { return name_of(i); };
+    for (const std::size_t i : other) {
+        known_[i].axes.count = 0;
+        known_[i].products.clear();
+        known_[i].vectors.clear();
+    }
     for (Known& known : moved) {
         const std::size_t at = index_.find({known.name.data(), known.name.size()}, name);
         if (at == NameIndex::npos) {

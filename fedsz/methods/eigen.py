@@ -169,12 +169,18 @@ class History:
     def beyond(self, before: Model, now: Model) -> History:
         """Return the history after a broadcast that led a receiver from one model to another.
 
-        Tensors that only one of them has, or whose step is 0 or not finite, stay as they are.
+        A tensor that the new one alone has, or in another shape, has shown nothing; one whose step
+        is 0 or not finite stays as it is.
         """
         products, trend = dict(self.products), dict(self.trend)
         for name, x in now.arrays.items():
             base, axes = before.arrays.get(name), axes_of(x.shape)
-            if base is None or base.shape != x.shape or x.dtype.kind in OTHERS:
+            if base is None or base.shape != x.shape:
+                # What it has shown is of other axes, although there may be as many numbers.
+                products.pop(name, None)
+                trend.pop(name, None)
+                continue
+            if x.dtype.kind in OTHERS:
                 continue
             if not (axes or self._trends):
                 continue

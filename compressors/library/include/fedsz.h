@@ -131,15 +131,17 @@ typedef struct fedsz_history fedsz_history;
 
 /* A history of the models that a server has sent, from which both sides compute the basis that the
  * method `eigen` codes updates in (docs/eigen.md). It begins empty, and lies on the heap: up to six
- * times the size of the tensors of two dimensions or more, and twice that while it advances. An
+ * numbers of 32 bits for each element of tensors of two dimensions or more, and twice that while it
+ * advances. An
  * encoder alone has none: what advances it are decoded broadcasts. */
 FEDSZ_API fedsz_status fedsz_history_create(fedsz_history** history, fedsz_error* error);
 FEDSZ_API void fedsz_history_destroy(fedsz_history* history); /* NULL is nothing to do */
 
 /* Goes on from the model that was held before a broadcast to the one that it decoded to; neither is
  * needed afterwards. Every broadcast that the server counts must go in, in their order. After a
- * model that was sent whole, begin with a new history. Nothing else changes a history: between two
- * advances, any number of writers and readers may use it at a time.
+ * model that was sent whole, begin with a new history. A tensor keeps its
+ * dtype. Nothing else changes a history: between two advances, any number of writers and readers may
+ * use it at a time. A writer that is open meanwhile adds nothing more: FEDSZ_ERROR_ARGUMENT.
  *
  * If it fails, the history is as before. */
 FEDSZ_API fedsz_status fedsz_history_advance(fedsz_history* history, const fedsz_reference* before,
@@ -180,7 +182,8 @@ typedef struct fedsz_chain {
                          "uniform:effort=9@BOUND" for another effort than 5. BOUND is abs:0.01,
                          or times what it is of: 0.01 of the range and std:0.5 of the deviation of
                          what is coded, step:1 of the step (below). As the server spells it, without
-                         what only a sender has, such as feedback. Numbers have up to 15 digits */
+                         what only a sender has, such as feedback. Numbers have up to 15
+                         digits, and powers of ten from -22 to 22 */
     const fedsz_history* history; /* whose basis `eigen` takes, which the receiver has, too. It
                                      outlives the writer. NULL leaves `eigen` out */
     double step; /* for bounds of the step: the root mean square of the differences of all tensors
