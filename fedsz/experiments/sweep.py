@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import tempfile
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -80,14 +80,12 @@ class Sweep:
         """
         jobs = max(min(self.config.jobs, len(self.pending)), 1)
         each = max(1, threads() // jobs)
-        todo: queue.SimpleQueue[RunConfig] = queue.SimpleQueue()
+        todo = deque(self.pending)
         told: queue.SimpleQueue[tuple[RunConfig, RoundRecord | Finished]] = queue.SimpleQueue()
-        for run in self.pending:
-            todo.put(run)
 
         def work(worker: _Worker) -> None:
-            with suppress(queue.Empty):
-                while run := todo.get_nowait():
+            with suppress(IndexError):  # none left: popleft() gives each run to one thread
+                while run := todo.popleft():
                     try:
                         for news in worker.run(run):
                             told.put((run, news))
