@@ -42,6 +42,13 @@ def test_a_decay_goes_into_the_chain() -> None:
     assert decided.config.update == "feedback:decay=0.5>eigen>uniform@step:1"
 
 
+@pytest.mark.parametrize("codec", ["raw", "zlib", "zfp:precision=12"])
+def test_codecs_that_keep_no_bound_are_refused(codec: str) -> None:
+    base = CompressionConfig(codec=codec)
+    with pytest.raises(ConfigError, match=f"basis needs a codec that keeps a bound; got {codec}"):
+        Controller("auto+basis", base, tolerance=0.5, rounds=None)
+
+
 @pytest.mark.parametrize("policy", ["basis", "basis+auto+layers", "auto+basis+layers"])
 def test_rules_in_an_order_that_means_nothing_are_refused_before_any_round(policy: str) -> None:
     with pytest.raises(ConfigError, match="needs"):

@@ -27,14 +27,19 @@ class InBasis(Rule):
         """Return ``decision`` with updates in the basis.
 
         Raises:
-            ConfigError: updates are not differences with error feedback, or clients are sent exact
-                models, and so keep none.
+            ConfigError: updates are not differences with error feedback, clients are sent exact
+                models, and so keep none, or the codec keeps no bound.
         """
         config = decision.config
         if config.update != DELTA_EF:
             raise ConfigError(f"basis needs update {DELTA_EF}, as auto has it; got {config.update}")
         if config.downlink == EXACT:
-            raise ConfigError("basis needs a downlink with a bound, such as step:0.6; got exact")
+            raise ConfigError(
+                "basis needs a downlink with a bound, as auto before it has; got exact"
+            )
+        codec = config.lossy_codec
+        if not (codec.lossy and codec.keeps_bound):
+            raise ConfigError(f"basis needs a codec that keeps a bound; got {config.codec}")
         chain = f"feedback:decay={config.decay}>eigen>{config.codec}@{config.error_bound}"
         # A chain has one bound for all tensors.
         told = "in the basis of broadcasts" + (", without factors" if config.factors else "")
