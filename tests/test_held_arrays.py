@@ -39,6 +39,15 @@ def test_what_is_read_is_the_readers_own() -> None:
     assert (array.numpy() == 1).all()
 
 
+def test_fields_that_have_changed_are_read_anew() -> None:
+    array, other = to_array(np.ones(4, ml_dtypes.bfloat16)), to_array(np.zeros(4, np.float16))
+    assert from_array("x", array).dtype == ml_dtypes.bfloat16
+    array.dtype = "float16"
+    assert from_array("x", array).dtype == np.float16
+    array.data = other.data
+    assert not from_array("x", array).any()
+
+
 def test_they_are_equal_to_flowers_own_and_become_such() -> None:
     x = np.ones((3, 4), np.float32)
     ours, theirs, other = to_array(x), Array(x), Array(x + 1)

@@ -40,6 +40,14 @@ class OwnKrum(Krum):
     pass
 
 
+class Swapped(FedAvg):
+    """Its class averages, and its object does not."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.aggregate_train = OwnMedian(*args, **named).aggregate_train  # type: ignore[method-assign]
+
+
 class Logs(StreamingFedAvg):
     """What most strategies of one's own are: it does more, and averages as before."""
 
@@ -65,7 +73,7 @@ def test_ones_own_strategy_that_averages_is_taken() -> None:
         assert not averages(kind)
 
 
-REFUSED = [Krum, FedMedian, FedTrimmedAvg, FedBuff, FetchSgd, OwnMedian, OwnKrum]
+REFUSED = [Krum, FedMedian, FedTrimmedAvg, FedBuff, FetchSgd, OwnMedian, OwnKrum, Swapped]
 
 
 @pytest.mark.parametrize("strategy", REFUSED)
