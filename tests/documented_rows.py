@@ -230,13 +230,24 @@ def lost_on_large() -> list[float]:
     return [x for losses in found for x in (losses[0], losses[-1])] + [worst]
 
 
+SKEWED_CNN = {"model": "cnn", "partition": "dirichlet:0.3"}
+OF_EIGEN = {**SKEWED_CNN, "clients": 4}, {**SKEWED_CNN, "clients": 100}, {"model": "gpt"}
+
+
 def in_a_basis(row: Row) -> list[float]:
     """A way of eigen.parquet on each of its tasks."""
-    skewed = {"model": "cnn", "partition": "dirichlet:0.3"}
-    tasks = {**skewed, "clients": 4}, {**skewed, "clients": 100}, {"model": "gpt"}
     way = row.labels[0]
     label = way if way.startswith("auto") else f"{way}/step:0.6"
-    return [x for of in tasks for x in told("up course", label, "eigen", **of)]
+    return [x for of in OF_EIGEN for x in told("up course", label, "eigen", **of)]
+
+
+def saved_both_ways_by_a_basis() -> list[float]:
+    """Percent of all bytes of `auto`, least and most."""
+    found = []
+    for of in OF_EIGEN:
+        (plain,), (turned,) = (told("total", way, "eigen", **of) for way in ("auto", "auto+basis"))
+        found.append(100 * (1 - plain / turned))
+    return [min(found), max(found)]
 
 
 def energy_in_a_tenth(row: Row) -> list[float]:

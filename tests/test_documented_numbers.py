@@ -144,6 +144,11 @@ SENTENCES = [
         " regression NNCodec sends N % fewer",
         rows.beside_nncodec,
     ),
+    Sentence(
+        "docs/eigen.md",
+        "together, `auto+basis` sends N to N % fewer bytes than `auto`",
+        rows.saved_both_ways_by_a_basis,
+    ),
     Sentence(SAVINGS, "the mean factor of a run was N to N", rows.guarded),
     Sentence(PAPER, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
     Sentence(PAPER, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
