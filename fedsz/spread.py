@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -95,21 +94,13 @@ def energy(x: NDArray, base: NDArray | None = None, *, double: bool = False) -> 
 
 def energy_between(x: NDArray, base: NDArray) -> float:
     """Return the sum of squares of x - base, of floats; not finite where a difference overflows."""
-    return energies_between([(x, base)])[0]
-
-
-def energies_between(pairs: Iterable[tuple[NDArray, NDArray]]) -> list[float]:
-    """Return what `energy_between` does for each pair of arrays."""
-    totals = []
+    dtype = wide(x.dtype)
+    total, left, right = 0.0, x.reshape(-1), base.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        for x, base in pairs:
-            dtype, left, right = wide(x.dtype), x.reshape(-1), base.reshape(-1)
-            total = 0.0
-            for here in chunks(x.size):
-                d = np.subtract(left[here], right[here], dtype=dtype)
-                total += float(np.dot(d, d))
-            totals.append(total)
-    return totals
+        for here in chunks(x.size):
+            d = np.subtract(left[here], right[here], dtype=dtype)
+            total += float(np.dot(d, d))
+    return total
 
 
 def _finite_doubles(x: NDArray) -> Iterator[npt.NDArray[np.float64]]:
@@ -125,13 +116,7 @@ def half_ulp(largest: float, dtype: np.dtype) -> float:
 
     It is the most that rounding a value of at most that magnitude can change it.
     """
-    lowest, fraction = _bits(dtype)
-    exponent = math.frexp(largest)[1] - 1 if largest else lowest  # largest in 2^exponent x [1, 2)
-    return math.ldexp(0.5, max(exponent, lowest) - fraction)
-
-
-@lru_cache
-def _bits(dtype: np.dtype) -> tuple[int, int]:
-    """Return the least exponent of a floating dtype, and the bits of its fraction."""
     about = finfo(dtype)
-    return int(about.minexp), int(about.nmant)
+    lowest = int(about.minexp)
+    exponent = math.frexp(largest)[1] - 1 if largest else lowest  # largest in 2^exponent x [1, 2)
+    return math.ldexp(0.5, max(exponent, lowest) - int(about.nmant))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,8 +31,6 @@ from fedsz.system import cores
 DTYPE_IDS: Final = {dtype: i for i, dtype in enumerate(DTYPES[:4])}  # of the payload's header
 WIDE: Final = DTYPES[:2]  # dtypes whose differences need no array
 MOST_THREADS: Final = 1024
-OCTET: Final = np.dtype(np.uint8)
-SHAPES: Final = 4096  # of arrays, that are remembered
 
 
 @dataclass(frozen=True)
@@ -105,14 +102,19 @@ class Uniform(Codec):
             with np.errstate(over="ignore", invalid="ignore"):
                 x, base = np.asarray(np.subtract(x, base)), None
         return EncodedUpdate(
-            # By their places: to find so many by their names takes as long as a small tensor.
             *_uniform.encode(
-                *(octets(x), DTYPE_IDS[x.dtype], *matrix_shape(x.shape), bound),
-                *(self.effort, self._threads(x.size), ""),
-                *(None if base is None else octets(base), step),
-                None if residual is None else octets(residual.x),
-                residual.weight if residual else 1.0,
-                None if left is None else left.reshape(-1).view(np.uint8),
+                octets(x),
+                DTYPE_IDS[x.dtype],
+                *matrix_shape(x.shape),
+                bound=bound,
+                effort=self.effort,
+                threads=self._threads(x.size),
+                level="",
+                base=None if base is None else octets(base),
+                step=step,
+                residual=None if residual is None else octets(residual.x),
+                weight=residual.weight if residual else 1.0,
+                left=None if left is None else left.reshape(-1).view(np.uint8),
             )
         )
 
@@ -222,11 +224,7 @@ def compare(
 
 def octets(x: AnyArray) -> npt.NDArray[np.uint8]:
     """Return an array's bytes, in order; without a copy if it is contiguous and aligned."""
-    if x.dtype in WIDE:
-        flags = x.flags
-        if flags.c_contiguous and flags.aligned:
-            return np.frombuffer(x, OCTET)  # in half the time of what is below
-    return flat(x).view(OCTET)
+    return flat(x).view(np.uint8)
 
 
 class refusing_corrupt:  # noqa: N801 - no generator, as `fedsz.update.lossy.located`
@@ -246,8 +244,7 @@ def threads_for(n: int) -> int:
     return min(cores(), MOST_THREADS)
 
 
-@lru_cache(maxsize=SHAPES)
-def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int, int, int]:
     """Return how the codec sees an array: rows, columns, and the kernel's size and width.
 
     Rows are the outermost dimension, columns all others. A convolution's weights [O, I, ...] have

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Final, Self
 
@@ -34,8 +33,6 @@ TENSOR_HEADER_BYTES: Final = 192  # of the inflated header, for each tensor that
 
 _NO_CHAINS: Final = b"\x90"  # an empty array in MessagePack
 _SPARE_TENSORS: Final = 8  # that streams of a known model may have beside twice its own
-_KNOWN: Final = 8  # models whose tensors are remembered,
-_KNOWN_BYTES: Final = 1 << 15  # if their records are no longer
 _SPARE_BYTES: Final = 32 << 20  # that they may have beside its size
 _INTEGER: Final = 9  # bytes of the longest integer in MessagePack
 _RECORDS: Final = 96  # bytes at most of a tensor's and a payload's record, without name and shape
@@ -192,48 +189,9 @@ class _Sections(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _sections = msgspec.msgpack.Decoder(_Sections)
-_read_tensors = msgspec.msgpack.Decoder(tuple[Tensor, ...])
+_tensors = msgspec.msgpack.Decoder(tuple[Tensor, ...])
 _payloads = msgspec.msgpack.Decoder(tuple[Payload, ...])
 _chains = msgspec.msgpack.Decoder(tuple[Chain, ...])
-
-
-class _Tensors(msgspec.Struct):
-    """The tensors of a header, and what can be said of them without their payloads.
-
-    Attributes:
-        all: in their order.
-        nbytes: size of all together.
-        unknown: why their dtypes are refused, or "".
-        twice: whether two have the same name.
-        misshapen: why their shapes are refused, or "": of arrays that there are not.
-    """
-
-    all: tuple[Tensor, ...]
-    nbytes: int
-    unknown: str
-    twice: bool
-    misshapen: str
-
-
-def _tensors(section: bytes) -> _Tensors:
-    """Read the tensors of a header: of each model once, as far as they are few."""
-    return (_known_tensors if len(section) <= _KNOWN_BYTES else _looked_at)(section)
-
-
-def _looked_at(section: bytes) -> _Tensors:
-    tensors = _read_tensors.decode(section)
-    unknown = next((t for t in tensors if not 0 <= t.dtype_id < len(DTYPES)), None)
-    if unknown is not None:
-        return _Tensors(
-            tensors, 0, f"unknown dtype {unknown.dtype_id} of {unknown.name!r}", False, ""
-        )
-    misshapen = next((t for t in tensors if not is_shape(t.shape)), None)
-    why = f"shape {misshapen.shape} of {misshapen.name!r}, which no array has" if misshapen else ""
-    twice = len({tensor.name for tensor in tensors}) != len(tensors)
-    return _Tensors(tensors, sum(t.nbytes for t in tensors), "", twice, why)
-
-
-_known_tensors = lru_cache(maxsize=_KNOWN)(_looked_at)
 
 
 def parse_header(stored: memoryview, limits: Limits, version: int, length: int) -> Header:
@@ -269,9 +227,8 @@ def parse_header(stored: memoryview, limits: Limits, version: int, length: int) 
             raise refuse("more chains than payloads")
         if (chains := _count(sections.chains)) > MOST_CHAINS:
             raise refuse(f"{chains} chains; limit {MOST_CHAINS}", LimitExceeded)
-        tensors = _tensors(bytes(sections.tensors))
         header = Header(
-            tensors.all,
+            _tensors.decode(sections.tensors),
             _payloads.decode(sections.payloads),
             sections.reference,
             _chains.decode(sections.chains),
@@ -285,26 +242,25 @@ def parse_header(stored: memoryview, limits: Limits, version: int, length: int) 
         raise refuse("a version 2 stream names its reference")
     if bool(header.chains) != (version == CHAINS):
         raise refuse(f"a version {version} stream with {len(header.chains)} chains")
-    if tensors.unknown:
-        raise refuse(tensors.unknown, UnsupportedStream)
-    if tensors.twice:
+    for tensor in header.tensors:
+        if not 0 <= tensor.dtype_id < len(DTYPES):
+            raise refuse(f"unknown dtype {tensor.dtype_id} of {tensor.name!r}", UnsupportedStream)
+    if len({tensor.name for tensor in header.tensors}) != len(header.tensors):
         raise refuse("two tensors have the same name")
 
+    members = (i for payload in header.payloads for i in payload.members)
     # Counted first: to sort more of them than there are tensors could take long.
-    total = sum([len(payload.members) for payload in header.payloads])
-    members = [i for payload in header.payloads for i in payload.members] if total == count else []
-    if sorted(members) != list(range(count)):
+    total = sum(len(payload.members) for payload in header.payloads)
+    if total != count or sorted(members) != list(range(count)):
         raise refuse("not every tensor is in exactly one payload")
-    transforms = {VALUES} if header.reference is None else {VALUES, DIFFERENCE, BITS}
-    if header.chains:
-        transforms |= {CHAIN} if header.reference is None else set(CHAINED)
     for payload in header.payloads:
-        check_payload(payload, header, transforms, refuse)
+        check_payload(payload, header, refuse)
     allowed = max(limits.decoded_bytes, limits.expansion * length)
-    if tensors.nbytes > allowed:
-        raise refuse(f"tensors of {tensors.nbytes} bytes; limit {allowed}", LimitExceeded)
-    if tensors.misshapen:  # those of no bytes may have dimensions that no array has
-        raise refuse(tensors.misshapen)
+    if (asked := header.decoded_bytes) > allowed:
+        raise refuse(f"tensors of {asked} bytes; limit {allowed}", LimitExceeded)
+    for tensor in header.tensors:  # those of no bytes may have dimensions that no array has
+        if not is_shape(tensor.shape):
+            raise refuse(f"shape {tensor.shape} of {tensor.name!r}, which no array has")
     return header
 
 
@@ -317,16 +273,14 @@ def _count(section: msgspec.Raw) -> int:
     return int.from_bytes(data[1 : 1 + width], "big")
 
 
-def check_payload(
-    payload: Payload,
-    header: Header,
-    transforms: Collection[int],
-    refuse: Callable[..., CorruptStream],
-) -> None:
+def check_payload(payload: Payload, header: Header, refuse: Callable[..., CorruptStream]) -> None:
     """Raise what ``refuse`` makes for a payload record that contradicts the format.
 
-    Its tensors are in the header, which may have payloads of these ``transforms``.
+    Its tensors are in the header.
     """
+    transforms = {VALUES} if header.reference is None else {VALUES, DIFFERENCE, BITS}
+    if header.chains:
+        transforms |= {CHAIN} if header.reference is None else set(CHAINED)
     if payload.transform not in transforms:
         raise refuse(f"unknown transform {payload.transform}", UnsupportedStream)
     if payload.transform in CHAINED:
@@ -338,7 +292,7 @@ def check_payload(
         raise refuse("a difference without an error bound")
     if payload.transform == BITS and payload.bound is not None:
         raise refuse("a difference of bits with an error bound")
-    if len(payload.members) > 1 and any(a >= b for a, b in pairwise(payload.members)):
+    if any(a >= b for a, b in pairwise(payload.members)):
         raise refuse("the tensors of a payload do not ascend")
     dtypes = [header.tensors[i].dtype for i in payload.members]
     if payload.bound is None:

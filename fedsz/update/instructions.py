@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +11,6 @@ import msgspec
 from fedsz.errors import ConfigError
 from fedsz.update.config import CompressionConfig
 
-_CONFIGS: Final = 64  # that are remembered: a server's hardly change from round to round
 _HOLDS: Final = "holds."  # and the key of a model
 _SHIFTS: Final = "shift."  # likewise
 _HISTORIES: Final = "history."  # likewise
@@ -91,10 +89,11 @@ class Instructions:
         """
         told: dict[str, Any] = dict(record)
         try:
-            plain = (told[key] for key in _PLAIN.values())
-            read = _config(tuple(told["factor-names"]), tuple(told["factors"]), *plain)
+            config: dict[str, Any] = {name: told[key] for name, key in _PLAIN.items()}
+            config["factors"] = dict(zip(told["factor-names"], told["factors"], strict=True))
             turn = int(told["turn"])
             counted = int(told["counted"]) if "counted" in told else None
+            read = msgspec.convert(config, CompressionConfig)
         except KeyError as err:
             raise ConfigError(f"the server's instructions lack {err}") from None
         except (TypeError, ValueError) as err:  # msgspec's own are ValueErrors
@@ -105,12 +104,4 @@ class Instructions:
         )
         # Older servers say neither.
         run, trains = told.get("run", b""), bool(told.get("trains", True))
-        return cls(read, turn, holds, run, trains, counted, shifts, histories)
-
-
-@lru_cache(maxsize=_CONFIGS, typed=True)
-def _config(names: tuple[Any, ...], factors: tuple[Any, ...], *plain: Any) -> CompressionConfig:
-    """Return the config that instructions hold, as far as this machine can follow it."""
-    config = dict(zip(_PLAIN, plain, strict=True))
-    config["factors"] = dict(zip(names, factors, strict=True))
-    return msgspec.convert(config, CompressionConfig).require()
+        return cls(read.require(), turn, holds, run, trains, counted, shifts, histories)

@@ -8,7 +8,7 @@ that nothing is ever added to the wrong model.
 from __future__ import annotations
 
 from copy import copy
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from fedsz.arrays import DTYPE_NAMES, Layout, NDArray, StateDict, as_arrays, raw, require_state_dict
@@ -16,12 +16,9 @@ from fedsz.codecs import _stream
 from fedsz.errors import ConfigError, ReferenceMismatch
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from fedsz.methods import History
 
 SHOWN: Final = 8  # bytes of a digest in messages
-_HEADS: Final = 4096  # of tensors, that are remembered
 
 
 class Reference:
@@ -68,7 +65,8 @@ class Reference:
         """
         hashed = _stream.Xxh3()
         for name, x in self.arrays.items():
-            hashed.update(_head(name, x.dtype, x.shape))
+            head = f"{name}\0{DTYPE_NAMES[x.dtype]}\0{','.join(map(str, x.shape))}\0"
+            hashed.update(head.encode("utf-8", "surrogatepass"))
             hashed.update(raw(x))
         return hashed.digest()
 
@@ -87,13 +85,6 @@ class Reference:
             and (self.arrays[name].shape, self.arrays[name].dtype) == (shape, layout.dtypes[name])
             for name, shape in layout.shapes.items()
         )
-
-
-@lru_cache(maxsize=_HEADS)
-def _head(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    """Return what stands before a tensor's bytes in a digest."""
-    about = f"{name}\0{DTYPE_NAMES[dtype]}\0{','.join(map(str, shape))}\0"
-    return about.encode("utf-8", "surrogatepass")
 
 
 def require_reference(digest: bytes, reference: Reference | None) -> None:

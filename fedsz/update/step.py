@@ -14,14 +14,14 @@ steps behind.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.spread import energies_between, energy_between
+from fedsz.spread import energy_between
 from fedsz.update.config import CompressionConfig
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
@@ -39,17 +39,13 @@ def energies(
     Raises:
         ConfigError: the reference lacks a tensor, or has it in another shape or dtype.
     """
-    sizes: dict[str, int] = {}
-
-    def pairs() -> Iterator[tuple[NDArray, NDArray]]:  # a mapping may make arrays as it is asked
-        for name, x in state.items():
-            if x.size and is_lossy(name, x, rule=config.rule, threshold=config.threshold):
-                sizes[name] = x.size
-                yield x, reference.tensor(name, x)
-
-    found = energies_between(pairs())
-    steps = zip(sizes.items(), found, strict=True)
-    return {name: (size, step) for (name, size), step in steps if math.isfinite(step)}
+    found = {}
+    for name, x in state.items():
+        if x.size and is_lossy(name, x, rule=config.rule, threshold=config.threshold):
+            energy = energy_between(x, reference.tensor(name, x))
+            if math.isfinite(energy):
+                found[name] = x.size, energy
+    return found
 
 
 def bounds_of_step(
