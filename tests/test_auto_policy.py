@@ -17,12 +17,16 @@ from fedsz.control.auto import (
     LEAST,
     MOST,
     PATIENCE,
-    RAMP,
     ROUNDING,
     SHORT,
+    SHRINK,
     START,
+    UP_MOST,
+    UP_RISE,
+    UP_START,
 )
 from fedsz.control.record import Decision, RoundRecord
+from fedsz.update.config import CompressionConfig
 from tests.policies import client, decide, row
 
 History = Callable[[list[RoundRecord]], list[RoundRecord]]
@@ -49,8 +53,8 @@ def test_auto_allows_no_less_for_more_tolerance() -> None:
     told = {(d.config.update, d.config.threshold, d.config.rule) for d in last}
     assert told == {("delta+ef", 0, "shape")}
     assert all(a <= b for a, b in itertools.pairwise(map(up, last)))
-    assert up(last[0]) == pytest.approx(ALLOWED[0][1])
-    assert up(last[-1]) == pytest.approx(ALLOWED[-1][1])
+    assert up(last[0]) == pytest.approx(UP_MOST * ALLOWED[0][1])
+    assert up(last[-1]) == pytest.approx(UP_MOST * ALLOWED[-1][1])
     assert down(last[-1]) == pytest.approx(ROUNDING * ALLOWED[-1][2], rel=1e-3)
 
 
@@ -60,13 +64,24 @@ def test_auto_starts_fine_and_grows_with_the_rounds_that_are_over_to_a_limit() -
     late, far = (decide("auto", learning(n)) for n in (39, 999))
     allowed, allowed_down = 1.0, 0.6
 
-    assert up(decide("auto")) == bounds[0] == pytest.approx(START * allowed)
+    assert up(decide("auto")) == bounds[0] == pytest.approx(UP_START * allowed)
     assert all(a <= b for a, b in itertools.pairwise(bounds))
-    assert bounds[SHORT - 1] == pytest.approx(allowed)
-    assert bounds[11] == pytest.approx(12 / SHORT * allowed)
-    assert up(late) == up(far) == pytest.approx(MOST[0] * allowed)
+    assert bounds[5] == pytest.approx((UP_START + 5 * UP_RISE) * allowed)
+    assert up(late) == up(far) == pytest.approx(UP_MOST * allowed)
+    assert down(decide("auto")) == pytest.approx(ROUNDING * allowed_down * START, rel=1e-3)
     assert down(late) == pytest.approx(ROUNDING * allowed_down * 40 / SHORT, rel=1e-3)
-    assert down(far) == pytest.approx(ROUNDING * allowed_down * MOST[1], rel=1e-3)
+    assert down(far) == pytest.approx(ROUNDING * allowed_down * MOST, rel=1e-3)
+
+
+def test_auto_has_clients_begin_ahead_and_uniform_shrink() -> None:
+    def told(codec: str) -> CompressionConfig:
+        return decide("auto", learning(3), base=CompressionConfig(codec=codec)).config
+
+    assert told("uniform").begins_ahead
+    assert told("uniform").codec == f"uniform:shrink={SHRINK}"
+    assert told("uniform:effort=9").codec == f"uniform:effort=9,shrink={SHRINK}"
+    assert told("uniform:shrink=0.1").codec == "uniform:shrink=0.1"
+    assert told("szx").codec == "szx"
 
 
 def asked(rounds: int, clients: int, each: int) -> list[RoundRecord]:
@@ -86,7 +101,7 @@ def test_auto_grows_with_the_rounds_that_a_client_took_part_in() -> None:
     """What a client holds back waits until it is asked again."""
     all_of_them, a_tenth = (decide("auto", asked(60, 40, each)) for each in (40, 4))
 
-    assert up(all_of_them) == up(decide("auto", learning(60))) == pytest.approx(MOST[0])
+    assert up(all_of_them) == up(decide("auto", learning(60))) == pytest.approx(UP_MOST)
     assert up(a_tenth) == up(decide("auto", learning(6)))
     assert "in turn 7 of a client" in a_tenth.why
     assert down(a_tenth) == down(all_of_them)
@@ -139,11 +154,11 @@ def test_auto_stays_fine_until_a_model_has_learned_anything(told: History) -> No
 
     bounds = [up(decide("auto", flat[:n])) for n in range(1, len(flat) + 1)]
 
-    assert bounds[0] == START
+    assert bounds[0] == UP_START
     assert set(bounds[1:PATIENCE]) == {HELD}
-    assert bounds[PATIENCE] == pytest.approx((PATIENCE + 1) / SHORT)
+    assert bounds[PATIENCE] == pytest.approx(min(UP_START + UP_RISE * PATIENCE, UP_MOST))
     assert "nothing learned yet" in decide("auto", flat[:3]).why
-    assert up(decide("auto", told(curve(0.1, 0.1, 0.14)))) == START + (1 - START) * 2 / RAMP
+    assert up(decide("auto", told(curve(0.1, 0.1, 0.14)))) == pytest.approx(UP_START + 2 * UP_RISE)
     # Nobody knows what was before round 1.
     assert up(decide("auto", told(curve(0.1, 0.1, 0.1))[1:])) > HELD
     assert up(decide("auto", [row(0, None, 2.3), *told(curve(0.1, 0.1, 0.1))[1:]])) > HELD

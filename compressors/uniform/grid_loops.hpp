@@ -46,6 +46,7 @@ public:
     explicit Rounded(const Grid<C>& grid, unsigned low = 0)
         : step_(grid.step),
           inverse_(grid.inverse),
+          shrink_(grid.shrink),
           base_(std::uint32_t(grid.base)),
           bits_(8 + low) {}
 
@@ -55,7 +56,9 @@ public:
     };
     Number take(typename E::Stored x, std::uint32_t prediction) {
         const C v = E::widen(x);
-        const std::int32_t k = Rounder<C>::round(v * inverse_);
+        const C steps = v * inverse_;
+        const C above = steps < -shrink_ ? -shrink_ : steps;
+        const std::int32_t k = Rounder<C>::round(steps - (above > shrink_ ? shrink_ : above));
         const auto y = E::narrow(C(k) * step_);
         const Bits error = Rounder<C>::magnitude(v - E::widen(y));
         worst_ = error > worst_ ? error : worst_;
@@ -68,7 +71,7 @@ public:
     Bits worst() const { return beyond_ ? std::numeric_limits<Bits>::max() : worst_; }
 
 private:
-    C step_, inverse_;
+    C step_, inverse_, shrink_;
     std::uint32_t base_;
     unsigned bits_;
     Bits worst_ = 0;

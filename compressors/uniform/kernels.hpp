@@ -40,6 +40,7 @@ struct Grid {
     C step;
     C inverse;
     C limit;  // an error whose computed size is above this may be above the bound
+    C shrink;  // how many steps elements are moved towards 0 before they are rounded
     std::int32_t base;
     unsigned shift;
 };

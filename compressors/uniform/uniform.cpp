@@ -19,6 +19,8 @@ namespace {
 constexpr unsigned kMostEffort = 9, kMostThreads = 1024;
 constexpr unsigned kMostPlanes = 255;  // a payload has a byte for them, and for their width
 
+constexpr double kMostShrink = 0.5;  // of a bound: elements are rounded towards 0 then
+
 [[noreturn]] void refuse(const char* what, unsigned value, unsigned low, unsigned high) {
     throw std::invalid_argument(std::string(what) + " must lie in " + std::to_string(low) + ".." +
                                 std::to_string(high) + ", got " + std::to_string(value));
@@ -28,6 +30,8 @@ void check(const Settings& settings) {
     if (settings.effort > kMostEffort) refuse("effort", settings.effort, 0, kMostEffort);
     if (settings.threads < 1 || settings.threads > kMostThreads)
         refuse("threads", settings.threads, 1, kMostThreads);
+    if (!(settings.shrink >= 0 && settings.shrink <= kMostShrink))
+        throw std::invalid_argument("shrink must lie in 0..0.5");
 }
 
 void check(const Geometry& geometry) {

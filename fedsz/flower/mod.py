@@ -36,6 +36,7 @@ from fedsz.flower.secure_member import SECURE, SecureMember
 from fedsz.methods import Eigen
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
+from fedsz.update.ahead import ahead_of
 from fedsz.update.client_update import check_finite, coded_update, initial_point, received
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import LEAST_BYTES, CompressionConfig
@@ -50,8 +51,8 @@ logger = logging.getLogger(__name__)
 LACKS_MODEL = "fedsz: the model is not here"
 # and one whose sender holds the model, although its app failed.
 KEEPS_MODEL = "fedsz: the app failed"
-# What the error reply of a release says that does not know the method.
-LACKS_METHOD = f"no method {Eigen.name!r}"
+# What the error reply of a release says that does not know the method, or the codec's setting.
+LACKS_METHOD = f"no method {Eigen.name!r}", "has no setting 'shrink'"
 
 
 class FedSZMod:
@@ -147,6 +148,8 @@ class FedSZMod:
             if masking is not None:
                 masking.require_first(told, state)
                 plain = dict(masking.begin(plain, sent, told, state))
+            elif told.trains:
+                _begin_ahead(plain, sent, told, state)
             message.content = replaced(message.content, plain, None)
             reply = _noised_once(call_next, message, context, noised_for, UNMASKED)
             if masking is not None and reply.has_content():
@@ -222,8 +225,8 @@ def lacks_model(reply: Message) -> bool:
 
 
 def lacks_method(reply: Message) -> bool:
-    """Say whether a reply tells that its sender's release cannot code by a history."""
-    return reply.has_error() and LACKS_METHOD in str(reply.error.reason)
+    """Say whether a reply tells that its sender's release cannot code as it was told."""
+    return reply.has_error() and any(what in str(reply.error.reason) for what in LACKS_METHOD)
 
 
 def keeps_model(reply: Message) -> bool:
@@ -262,6 +265,25 @@ def _unpacked(
             state.keep_model(key, plain[key] if digest is not None else None, digest or b"")
             plain[key] = with_aside(plain[key], aside_of(record))
     return plain, sent
+
+
+def _begin_ahead(
+    plain: dict[str, ArrayRecord],
+    sent: dict[str, Reference],
+    told: Instructions,
+    state: ClientState,
+) -> None:
+    """Have the app begin with what it has not sent yet, where the server says so.
+
+    What it makes of that is coded as it differs from there, and added to what was sent.
+    """
+    for key, model in sent.items():
+        moved = ahead_of(model, *state.residual(key, told), told.config)
+        if not moved:
+            continue
+        begun = to_record({name: moved.get(name, x) for name, x in model.arrays.items()})
+        sent[key] = model.with_start(views_of(begun))
+        plain[key] = with_aside(begun, aside_of(plain[key]))
 
 
 def _received(

@@ -318,13 +318,13 @@ class Packer:
         None if that is no help.
         """
         node, told = asked.node, asked.content.instructions
-        if not told.config.uses_history:
+        rest = told.config.without_history
+        if rest == told.config:
             return None
         self._unaware.add(node)
-        told = replace(told, config=told.config.without_history, histories={})
-        logger.warning(
-            "node %d has a release without %s: it codes without in this run", node, Eigen.name
-        )
+        lacks = Eigen.name if told.config.uses_history else told.config.codec
+        logger.warning("node %d has a release without %s: it codes without it", node, lacks)
+        told = replace(told, config=rest, histories={})
         content = replace(asked.content, instructions=told, histories={})
         version, nbytes = content.version(self._holds(node))
         content.pack_away()

@@ -217,6 +217,11 @@ class Part(ABC):
         """Return it as users write it."""
         return spelled(self)
 
+    @property
+    def told(self) -> str:
+        """What streams say of it: no setting that only senders need."""
+        return str(self)
+
     def init(self, spec: TensorSpec) -> State:
         """Return the state before the first round: arrays by name, none for most parts."""
         return NOTHING

@@ -54,7 +54,11 @@ class Bounded(Part):
 
     def __str__(self) -> str:
         """Return it as users write it."""
-        return f"{self.codec}{AT}{self.bound}" if self.bound else str(self.codec)
+        return self._with(str(self.codec))
+
+    @property
+    def told(self) -> str:
+        return self._with(self.codec.told)
 
     @property
     def biased(self) -> bool:
@@ -83,6 +87,9 @@ class Bounded(Part):
             return np.frombuffer(data, spec.dtype).reshape(spec.shape)
         dtype = spec.dtype if spec.dtype in self.codec.dtypes else SINGLE
         return self.codec.decode(payload, spec.shape, dtype).astype(spec.dtype, copy=False)
+
+    def _with(self, codec: str) -> str:
+        return f"{codec}{AT}{self.bound}" if self.bound else codec
 
     def _absolute(self, x: NDArray, shared: Shared) -> float:
         assert self.bound is not None

@@ -107,6 +107,11 @@ class Chain(Transform):
         return THEN.join(map(str, self.parts))
 
     @property
+    def told(self) -> str:
+        """What streams say of it: no setting that only senders need."""
+        return THEN.join(part.told for part in self.parts)
+
+    @property
     def planes(self) -> Mapping[str, Kind]:
         """Those of all parts, by the places of these; values are what the last part leaves."""
         own = {
@@ -343,4 +348,7 @@ def texts_sent(transform: Transform) -> set[str]:
     """Return what streams may say of the chains that a transform codes tensors by."""
     if isinstance(transform, ByLayer):
         return set().union(*(texts_sent(inner) for _, inner in transform.choices))
-    return texts_sent(transform.inner) if isinstance(transform, Wrapper) else {str(transform)}
+    if isinstance(transform, Wrapper):
+        return texts_sent(transform.inner)
+    assert isinstance(transform, Chain)
+    return {transform.told}

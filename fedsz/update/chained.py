@@ -105,7 +105,7 @@ class ChainEncoder(Encoder):
             self._measure(entry, sent, self._meant(entry, arriving), arriving)
         if coded is None:
             return None
-        record = ChainRecord(str(coded.chain), *self._drawn)
+        record = ChainRecord(coded.chain.told, *self._drawn)
         if record not in self.records:
             self.records.append(record)
         transform = CHAIN if reference is None else CHAIN_DIFFERENCE

@@ -111,6 +111,8 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
             were sent), "delta+ef" (with error feedback) or that difference by a chain of methods,
             as `fedsz.methods.parse` reads it, in place of bound and codec.
         decay: what a residual is multiplied with for each round that it waits, in [0, 1].
+        ahead: whether clients begin to train with what they have not sent yet added to the model,
+            where they feed that back; see `fedsz.update.ahead`.
         downlink: "exact", the error bound of the model that clients are sent, or the chain that
             codes how it differs from the one that they hold, such as "difference>topk".
 
@@ -126,6 +128,7 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
     factors: dict[str, float] = {}
     update: str = DELTA_EF
     decay: float = 1.0
+    ahead: bool = False
     downlink: str = EXACT
 
     def __post_init__(self) -> None:
@@ -218,16 +221,18 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         """What clients are told whose release cannot code by a history: the rest of the chain.
 
         Of feedback and a bound of the whole step, which such releases do not take in chains, that
-        is "delta+ef"; where nothing is left that compresses, differences without loss.
+        is "delta+ef"; where nothing is left that compresses, differences without loss. Nor do they
+        know of settings that only senders need, such as those by which `uniform` shrinks.
         """
         from fedsz.methods import Bounded, Feedback, parts_of, with_history
 
         if self.chain is None or not self.uses_history:
-            return self
+            codec = _meant("codec", self.codec).told
+            return self if codec == self.codec else self.replace(codec=codec)
         rest = with_history(self.chain, None)
         match parts_of(rest):
             case [Feedback(decay=decay), Bounded(codec, bound)] if bound and bound.kind == "step":
-                told = {"codec": str(codec), "error_bound": str(bound)}
+                told = {"codec": codec.told, "error_bound": str(bound)}
                 return self.replace(update=DELTA_EF, decay=decay, **told)
         try:
             return self.replace(update=str(rest))
@@ -253,6 +258,17 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         from fedsz.methods import Feedback
 
         return self.update == DELTA_EF or self._has(Feedback)
+
+    @property
+    def begins_ahead(self) -> bool:
+        """Whether clients begin with what they have not sent: of plain error feedback alone."""
+        from fedsz.methods import Feedback, parts_of
+        from fedsz.methods.combinators import Wrapper
+
+        if not self.ahead or self.chain is None:
+            return self.ahead and self.update == DELTA_EF
+        wrappers = [type(p) for p in parts_of(self.chain) if isinstance(p, Wrapper)]
+        return wrappers == [Feedback]
 
     @property
     def keeps_state(self) -> bool:

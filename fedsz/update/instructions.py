@@ -22,6 +22,8 @@ _PLAIN: Final = {
     if name not in ("factors", "downlink")
 }
 
+_LATER: Final = ("ahead",)  # fields that older servers do not tell of
+
 # msgspec learns a type on its first use. Another thread that uses it meanwhile ends the process.
 msgspec.msgpack.Decoder(CompressionConfig)
 
@@ -89,7 +91,9 @@ class Instructions:
         """
         told: dict[str, Any] = dict(record)
         try:
-            config: dict[str, Any] = {name: told[key] for name, key in _PLAIN.items()}
+            config: dict[str, Any] = {
+                name: told[key] for name, key in _PLAIN.items() if key in told or name not in _LATER
+            }
             config["factors"] = dict(zip(told["factor-names"], told["factors"], strict=True))
             turn = int(told["turn"])
             counted = int(told["counted"]) if "counted" in told else None

@@ -50,6 +50,15 @@ class Reference:
         other.__dict__.update((k, v) for k, v in self.__dict__.items() if k == "digest")
         return other
 
+    def with_start(self, arrays: StateDict) -> Reference:
+        """Return this model with other arrays, which training began with.
+
+        Differences are from these then, and whoever decodes them adds them to the model itself.
+        """
+        other = Reference(arrays, self.history)
+        other.digest = self.digest
+        return other
+
     def with_history(self, history: History | None) -> Reference:
         """Return this model with what broadcasts have shown on another way to it."""
         other = copy(self)  # its arrays are known to be some, and its digest may be

@@ -1,0 +1,161 @@
+"""Clients that begin to train with what they have not sent yet."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message
+from flwr.serverapp.strategy import FedAvg
+
+import fedsz
+from fedsz.flower import FedSZGrid, StreamingFedAvg
+from fedsz.methods.state import flat
+from fedsz.update.ahead import ahead_of
+from fedsz.update.client_update import coded_update
+from fedsz.update.config import CompressionConfig
+from fedsz.update.instructions import Instructions
+from fedsz.update.reference import Reference
+from tests.eigen_fleet import model
+from tests.federation import app_of, around, grid_of, record_of, to_arrays
+
+AHEAD = CompressionConfig(update="delta+ef", error_bound="step:2", ahead=True)
+EIGEN = "feedback:decay=0.5>eigen>uniform:shrink=0.25@step:2"
+Arrays = dict[str, np.ndarray]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("update", ["delta+ef", EIGEN, "feedback:decay=0.5>topk"])
+def test_training_begins_with_the_model_and_the_residual_that_is_left_of_it(
+    update: str, dtype: str
+) -> None:
+    sent = {name: x.astype(dtype) for name, x in model().items()}
+    wide = np.float64 if dtype == "float64" else np.float32
+    left = {name: 0.1 * np.ones(x.shape, wide) for name, x in sent.items()}
+    chained = flat({name: {"residual": x, "round": np.array([3])} for name, x in left.items()})
+    config = AHEAD.replace(update=update, decay=0.5)
+    begun = ahead_of(Reference(sent), left if config.chain is None else chained, 2, config)
+
+    assert begun.keys() == sent.keys()
+    for name, x in begun.items():
+        assert x.dtype == dtype
+        np.testing.assert_allclose(x, sent[name] + 0.25 * left[name], rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("update", "ahead"),
+    [
+        *(("delta+ef", False), ("delta", True), ("weights", True), ("eigen>uniform@step:1", True)),
+        *(("dgc>topk", True), ("ecx>topk", True), ("difference>feedback>topk", True)),
+    ],
+)
+def test_nothing_else_begins_ahead(update: str, ahead: bool) -> None:
+    config = CompressionConfig(update=update, ahead=ahead)
+    left = {name: np.ones_like(x) for name, x in model().items()}
+
+    assert not config.begins_ahead
+    for kept in (left, flat({name: {"residual": x} for name, x in left.items()})):
+        assert ahead_of(Reference(model()), kept, 1, config) == {}
+
+
+def test_residuals_that_fit_nothing_or_lead_nowhere_are_left_out() -> None:
+    sent = {**model(), "tall": np.full(9, 3e38, np.float32), "lost": np.zeros(3, np.float32)}
+    left: Arrays = {
+        "fc.bias": np.ones(3, np.float32),
+        "fc.weight": np.ones((40, 50), np.float64),
+        "tall": np.full(9, 3e38, np.float32),
+        "lost": np.full(3, np.nan, np.float32),
+        "elsewhere": np.ones(3, np.float32),
+    }
+    assert ahead_of(Reference(sent), left, 1, AHEAD) == {}
+
+
+def test_servers_of_before_do_not_speak_of_it() -> None:
+    told = Instructions(AHEAD).written()
+    del told["ahead"]
+
+    assert not Instructions.read(told).config.ahead
+    assert Instructions.read(Instructions(AHEAD).written()).config.ahead
+
+
+class Kept:
+    """A keeper of one model's residual."""
+
+    sender = 1
+
+    def __init__(self) -> None:
+        self.left: Arrays = {}
+
+    def residual(self, key: str, told: Instructions) -> tuple[Arrays, int]:
+        return self.left, 1
+
+    def keep_residual(self, key: str, residual: Arrays, told: Instructions) -> None:
+        self.left = residual
+
+    def forget_residual(self, key: str) -> None:
+        self.left = {}
+
+
+@pytest.mark.parametrize("update", ["delta+ef", "feedback>uniform:shrink=0.25@step:2"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_no_update_is_lost(update: str, dtype: str) -> None:
+    """All steps together are what has arrived, and what the client still holds."""
+    sent = {name: x.astype(dtype) for name, x in model().items()}
+    config, keeper = AHEAD.replace(update=update, threshold=0, rule="parameters"), Kept()
+    steps = {name: np.zeros(x.shape) for name, x in sent.items()}
+    arrived = {name: np.zeros(x.shape) for name, x in sent.items()}
+    for turn in range(6):
+        told, reference = Instructions(config, turn), Reference(sent)
+        begun = {**sent, **ahead_of(reference, keeper.left, 1, config)}
+        rng = np.random.default_rng(turn)
+        done = {k: (x + rng.normal(0, 0.05, x.shape)).astype(dtype) for k, x in begun.items()}
+        stream, _, arrival = coded_update(
+            "arrays", done, told, reference.with_start(begun), cast(Any, keeper)
+        )
+        decoded = fedsz.decompress(stream, reference=sent, as_numpy=True)
+        for name, x in sent.items():
+            steps[name] += done[name].astype(np.float64) - begun[name]
+            arrived[name] += decoded[name].astype(np.float64) - x
+        assert arrival.lag < 2  # of the step from where training began
+
+    left = {name.rpartition("/")[2]: x for name, x in keeper.left.items() if "round" not in name}
+    for name in sent:
+        close = {"float16": 2e-2, "float32": 1e-5, "float64": 1e-9}[dtype]
+        np.testing.assert_allclose(arrived[name] + left[name], steps[name], atol=close)
+        assert np.abs(left[name]).max() > 0.01
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+@pytest.mark.parametrize("policy", ["auto", "auto+basis"])
+def test_apps_begin_ahead_by_default_and_test_the_model_itself(
+    strategy: type[FedAvg], policy: str
+) -> None:
+    contexts: dict[int, Context] = {}
+    begun: list[tuple[int, Arrays, Arrays]] = []  # client, the model that it holds, what it gets
+    residuals: dict[int, Arrays] = {}
+
+    def note(client: int, message: Message, context: Context) -> None:
+        contexts[client] = context
+        kept = context.state.get("fedsz.residual.arrays")
+        residuals[client] = to_arrays(kept) if isinstance(kept, ArrayRecord) else {}
+
+    def train(client: int, x: Arrays) -> Arrays:
+        record = contexts[client].state["fedsz.model.arrays"]
+        assert isinstance(record, ArrayRecord)
+        begun.append((client, to_arrays(record), x))
+        rng = np.random.default_rng(len(begun))
+        for name, a in x.items():
+            left = [r for key, r in residuals[client].items() if key.endswith(name) and r.ndim]
+            held = to_arrays(record)[name]
+            expected = held + next((r for r in left if r.shape == a.shape), np.float32(0))
+            assert np.array_equal(a, expected)
+        return {k: a + rng.normal(0, 0.01, a.shape).astype(a.dtype) for k, a in x.items()}
+
+    app = around(app_of(train, examples=lambda _: 1), before=note)
+    grid = FedSZGrid(grid_of(app), policy=policy)
+    strategy(fraction_evaluate=1.0).start(grid, record_of(model()), num_rounds=4)
+
+    assert len(begun) == 16
+    ahead = [not np.array_equal(held["fc.weight"], x["fc.weight"]) for _, held, x in begun]
+    assert ahead == 4 * [False] + 12 * [True]
