@@ -11,7 +11,7 @@ namespace fedsz::methods {
 struct Placing {
     const float *x, *residual, *start;
     float weight;
-    double step;
+    double step, shrink;
     float *points, *left;
 };
 

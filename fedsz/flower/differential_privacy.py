@@ -56,4 +56,6 @@ def without_feedback(config: CompressionConfig, base: CompressionConfig) -> Comp
     chosen = config.error_bound != base.error_bound
     if chosen and bound.kind == "step" and bound.value > MOST_STEPS:
         config = config.replace(error_bound=f"step:{MOST_STEPS:g}")
-    return config.replace(update=DELTA)
+    if config.codec != base.codec:  # what shrinks leaves to later rounds what would be lost here
+        config = config.replace(codec=config.lossy_codec.told)
+    return config.replace(update=DELTA, ahead=False)
