@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -10,17 +12,21 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg
 
 import fedsz
+from fedsz import codecs
+from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.methods.state import flat
+from fedsz.update import config
 from fedsz.update.ahead import ahead_of
 from fedsz.update.client_update import coded_update
 from fedsz.update.config import CompressionConfig
 from fedsz.update.instructions import Instructions
 from fedsz.update.reference import Reference
-from tests.eigen_fleet import model
+from tests.eigen_fleet import Fleet, model
 from tests.federation import app_of, around, grid_of, record_of, to_arrays
 
 AHEAD = CompressionConfig(update="delta+ef", error_bound="step:2", ahead=True)
+CHOSEN: dict[str, Any] = dict.fromkeys(("update", "downlink", "threshold"))  # by the policy
 EIGEN = "feedback:decay=0.5>eigen>uniform:shrink=0.25@step:2"
 Arrays = dict[str, np.ndarray]
 
@@ -34,8 +40,8 @@ def test_training_begins_with_the_model_and_the_residual_that_is_left_of_it(
     wide = np.float64 if dtype == "float64" else np.float32
     left = {name: 0.1 * np.ones(x.shape, wide) for name, x in sent.items()}
     chained = flat({name: {"residual": x, "round": np.array([3])} for name, x in left.items()})
-    config = AHEAD.replace(update=update, decay=0.5)
-    begun = ahead_of(Reference(sent), left if config.chain is None else chained, 2, config)
+    how = AHEAD.replace(update=update, decay=0.5)
+    begun = ahead_of(Reference(sent), left if how.chain is None else chained, 2, how)
 
     assert begun.keys() == sent.keys()
     for name, x in begun.items():
@@ -51,12 +57,12 @@ def test_training_begins_with_the_model_and_the_residual_that_is_left_of_it(
     ],
 )
 def test_nothing_else_begins_ahead(update: str, ahead: bool) -> None:
-    config = CompressionConfig(update=update, ahead=ahead)
+    how = CompressionConfig(update=update, ahead=ahead)
     left = {name: np.ones_like(x) for name, x in model().items()}
 
-    assert not config.begins_ahead
+    assert not how.begins_ahead
     for kept in (left, flat({name: {"residual": x} for name, x in left.items()})):
-        assert ahead_of(Reference(model()), kept, 1, config) == {}
+        assert ahead_of(Reference(model()), kept, 1, how) == {}
 
 
 def test_residuals_that_fit_nothing_or_lead_nowhere_are_left_out() -> None:
@@ -102,12 +108,12 @@ class Kept:
 def test_no_update_is_lost(update: str, dtype: str) -> None:
     """All steps together are what has arrived, and what the client still holds."""
     sent = {name: x.astype(dtype) for name, x in model().items()}
-    config, keeper = AHEAD.replace(update=update, threshold=0, rule="parameters"), Kept()
+    how, keeper = AHEAD.replace(update=update, threshold=0, rule="parameters"), Kept()
     steps = {name: np.zeros(x.shape) for name, x in sent.items()}
     arrived = {name: np.zeros(x.shape) for name, x in sent.items()}
     for turn in range(6):
-        told, reference = Instructions(config, turn), Reference(sent)
-        begun = {**sent, **ahead_of(reference, keeper.left, 1, config)}
+        told, reference = Instructions(how, turn), Reference(sent)
+        begun = {**sent, **ahead_of(reference, keeper.left, 1, how)}
         rng = np.random.default_rng(turn)
         done = {k: (x + rng.normal(0, 0.05, x.shape)).astype(dtype) for k, x in begun.items()}
         stream, _, arrival = coded_update(
@@ -159,3 +165,35 @@ def test_apps_begin_ahead_by_default_and_test_the_model_itself(
     assert len(begun) == 16
     ahead = [not np.array_equal(held["fc.weight"], x["fc.weight"]) for _, held, x in begun]
     assert ahead == 4 * [False] + 12 * [True]
+
+
+@contextmanager
+def release_that_cannot_shrink(client: int) -> Iterator[None]:
+    """Client 2 reads codecs as releases did before `uniform` had the setting."""
+    parse = codecs.parse
+
+    def earlier(text: str) -> codecs.Codec:
+        if "shrink" in text:
+            raise ConfigError("codec 'uniform' has no setting 'shrink'; have effort, threads")
+        return parse(text)
+
+    codecs.parse = earlier if client == 2 else parse
+    config._meant.cache_clear()
+    try:
+        yield
+    finally:
+        codecs.parse = parse
+        config._meant.cache_clear()
+
+
+@pytest.mark.parametrize("policy", ["auto", "auto+basis"])
+def test_a_client_whose_release_cannot_shrink_is_told_so_in_the_same_round(
+    policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = Fleet(within=release_that_cannot_shrink, policy=policy, **CHOSEN)
+    with caplog.at_level("WARNING"):
+        for _ in range(3):
+            fleet.run()
+            assert fleet.replies == 4
+
+    assert len([r for r in caplog.records if "has a release without" in r.getMessage()]) == 1
