@@ -106,11 +106,10 @@ def test_hexagonal_dither(key: int, start: int, count: int) -> None:
     assert (np.hypot(x, y) <= 3**-0.5 + 1e-15).all()  # from the centre of a cell to its corners
 
 
-def placed(meant: np.ndarray, start: np.ndarray, step: float, shrink: float) -> np.ndarray | None:
+def placed(meant: np.ndarray, start: np.ndarray, step: float) -> np.ndarray | None:
     """Return start plus the multiples of a step that are nearest, by numpy."""
     x, base = meant.astype(np.float64), start.astype(np.float64)
     with np.errstate(all="ignore"):
-        x -= np.clip(x - base, -shrink, shrink)
         exact = np.rint((x - base) / step) * step + base
         left = x - exact
         far = np.abs(left) > step / 2
@@ -129,7 +128,6 @@ def placed(meant: np.ndarray, start: np.ndarray, step: float, shrink: float) -> 
     spoilt=st.lists(st.floats(width=32), max_size=2),
     weight=st.none() | st.sampled_from([1.0, 0.9]),
     based=st.booleans(),
-    shrink=st.sampled_from([0.0, 1 / 6, 0.5]),
 )
 def test_nearest_points(
     level: str,
@@ -139,7 +137,6 @@ def test_nearest_points(
     spoilt: list[float],
     weight: float | None,
     based: bool,
-    shrink: float,
 ) -> None:
     rng, none = np.random.default_rng(count), np.empty(0, np.float32)
     with np.errstate(over="ignore"):
@@ -149,12 +146,12 @@ def test_nearest_points(
         x[: len(spoilt)] = spoilt[:count]
         residual = (step * rng.normal(size=count)).astype(np.float32)
         meant = x if weight is None else residual * np.float32(weight) + x
-        expected = placed(meant, start if based else np.zeros_like(x), step, shrink * step)
+        expected = placed(meant, start if based else np.zeros_like(x), step)
     points, left = np.empty_like(x), np.empty_like(x)
     added = none if weight is None else residual
 
     held = _methods.nearest_points(
-        x, added, weight or 1.0, start if based else none, step, points, left, shrink * step, level
+        x, added, weight or 1.0, start if based else none, step, points, left, level
     )
 
     assert held == (expected is not None)

@@ -45,14 +45,13 @@ void nearest_hexagonal(std::span<double> x, std::span<double> y);
 
 // The points of fedsz/update/lattice.py. With m = x + weight * residual, fills `points` with start plus
 // the multiples of `step` that are nearest to m, and `left` with m less these. A residual or a start
-// that is empty is 0, and an empty left is not wanted. Before it is rounded, m is moved by up to
-// `shrink` towards start. False where float32 does not hold all points,
+// that is empty is 0, and an empty left is not wanted. False where float32 does not hold all points,
 // or where m or start is so large that double precision does not count the steps; what has been
 // filled says nothing then. Throws std::invalid_argument for others of another size than x, and for
 // a level that is not here.
 bool nearest_points(std::span<const float> x, std::span<const float> residual, float weight,
                     std::span<const float> start, double step, std::span<float> points,
-                    std::span<float> left, double shrink = 0, const std::string& level = "");
+                    std::span<float> left, const std::string& level = "");
 
 // Says whether base + (x - base) is x, of each element.
 bool comes_back(std::span<const float> x, std::span<const float> base);

@@ -56,14 +56,14 @@ void nearest_hexagonal(Flat<double> x, Flat<double> y) {
 
 bool nearest_points(Flat<const float> x, Flat<const float> residual, float weight,
                     Flat<const float> start, double step, Flat<float> points, Flat<float> left,
-                    double shrink, const std::string& level) {
+                    const std::string& level) {
     const auto from = span_of(x, "x");
     const auto added = span_of(residual, "residual");
     const auto base = span_of(start, "start");
     const auto to = span_of(points, "points");
     const auto rest = span_of(left, "left");
     return unlocked([&] {
-        return methods::nearest_points(from, added, weight, base, step, to, rest, shrink, level);
+        return methods::nearest_points(from, added, weight, base, step, to, rest, level);
     });
 }
 
@@ -152,8 +152,7 @@ NB_MODULE(_methods, m) {
           nb::arg("y").noconvert());
     const auto exact = [](const char* name) { return nb::arg(name).noconvert(); };
     m.def("nearest_points", &nearest_points, exact("x"), exact("residual"), nb::arg("weight"),
-          exact("start"), nb::arg("step"), exact("points"), exact("left"),
-          nb::arg("shrink") = 0.0, nb::arg("level") = "");
+          exact("start"), nb::arg("step"), exact("points"), exact("left"), nb::arg("level") = "");
     m.def("comes_back", &comes_back, exact("x"), exact("base"));
     m.def("point_levels", [] { return levels<methods::Built>().names(); });
     m.def("decode_gaps", &decode_gaps, nb::arg("code"), nb::arg("width"),

@@ -20,13 +20,11 @@ inline double rounded(double x) {
 
 // A miss is NaN, so that the loop has no other result than its points.
 bool place(const Placing& placing, std::size_t n) {
-    const auto [xs, residual, starts, weight, step, shrink, points, left] = placing;
+    const auto [xs, residual, starts, weight, step, points, left] = placing;
     const double half = step / 2, most = most_steps * step, none = __builtin_nan("");
     for (std::size_t i = 0; i < n; ++i) {
         const float meant = residual[i] * weight + xs[i];
-        const double start = starts[i], moved = double(meant) - start;
-        const double above = moved < -shrink ? -shrink : moved;
-        const double x = meant - (above > shrink ? shrink : above);
+        const double x = meant, start = starts[i];
         double point = rounded((x - start) / step) * step + start;
         const double aside = x - point;  // more than a half, where the quotient was rounded over one
         point += std::fabs(aside) > half ? std::copysign(step, aside) : 0.0;

@@ -11,7 +11,7 @@ namespace fedsz::methods {
 struct Placing {
     const float *x, *residual, *start;
     float weight;
-    double step, shrink;
+    double step;
     float *points, *left;
 };
 

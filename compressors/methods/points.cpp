@@ -29,7 +29,7 @@ void check_size(std::size_t size, std::size_t n, const char* what) {
 
 bool nearest_points(std::span<const float> x, std::span<const float> residual, float weight,
                     std::span<const float> start, double step, std::span<float> points,
-                    std::span<float> left, double shrink, const std::string& level) {
+                    std::span<float> left, const std::string& level) {
     const std::size_t n = x.size();
     check_size(residual.size(), n, "a residual must have as many elements as x");
     check_size(start.size(), n, "a start must have as many elements as x");
@@ -47,7 +47,6 @@ bool nearest_points(std::span<const float> x, std::span<const float> residual, f
                               from(start, kNoStart.data()),
                               residual.empty() ? 1.0f : weight,
                               step,
-                              shrink,
                               points.data() + at,
                               from(left, unwanted.data())};
         if (!kernels.place(placing, std::min(kBlock, n - at))) return false;

@@ -49,14 +49,12 @@ def nearest_points(
     step: float,
     points: Singles,
     left: Singles,
-    shrink: float = 0.0,
     level: str = "",
 ) -> bool:
     """Fill ``points`` with start plus the multiples of ``step`` nearest to x + weight residual.
 
     All are float32, the weight too, and ``left`` is what that differs from the points. A residual
-    or a start of no elements is 0; ``left`` may have none. Before they are rounded, elements are
-    moved by up to ``shrink`` towards start. Return whether float32 holds all points,
+    or a start of no elements is 0; ``left`` may have none. Return whether float32 holds all points,
     and neither side is beyond 2^53 steps. ``level`` is one of `point_levels`; "" is the best.
     """
 

@@ -42,8 +42,8 @@ ALLOWED: Final = (
 # by half at most, and by this on average.
 ROUNDING: Final = math.sqrt(2)
 UP_START: Final = 0.8  # of that of updates in a client's first round,
-UP_RISE: Final = 0.25  # so much more in each later one,
-UP_MOST: Final = 1.9  # up to so many times of it.
+UP_RISE: Final = 0.2  # so much more in each later one,
+UP_MOST: Final = 2.4  # up to so many times of it.
 START: Final = 0.5  # Of the model's in the first round,
 RAMP: Final = 5  # all of it after so many more,
 SHORT: Final = 10  # and beyond so many rounds, in proportion to them,

@@ -186,12 +186,10 @@ class Broadcast:
             config = config.replace(error_bound=FIRST_BOUND)
             if self._untrained and self.model is None:
                 named = chance = bounds_of_chance(meant)
-        codec = config.lossy_codec
-        on_lattice = isinstance(codec, Uniform)
-        shrink = codec.shrink if isinstance(codec, Uniform) else 0.0
+        on_lattice = isinstance(config.lossy_codec, Uniform)
         bounds = bounds_of(meant, named, config, before) if on_lattice else {}
         leaves, earlier = self.feedback, [step.grid for step in self.steps]
-        placed = place(meant, bounds, before, earlier, leaves=leaves, shrink=shrink)
+        placed = place(meant, bounds, before, earlier, leaves=leaves)
         if placed.overflows:  # a key frame, as fine as the difference would have been
             before, named = None, {name: bound for name, bound in bounds.items() if bound}
             placed = place(meant, bounds, leaves=leaves)

@@ -66,7 +66,6 @@ def place(
     earlier: Sequence[Grid] = (),
     *,
     leaves: bool = False,
-    shrink: float = 0.0,
 ) -> Placed:
     """Return the lattice points nearest to tensors, within their bounds.
 
@@ -76,8 +75,6 @@ def place(
         before: what its receivers hold; without it, points are multiples of a step.
         earlier: the steps that led there, from those of a key frame on.
         leaves: whether to return what is left out.
-        shrink: of the bounds, by which steps from ``before`` are moved towards 0 first; as of
-            `fedsz.codecs.uniform.Uniform`.
     """
     points: dict[str, NDArray] = {}
     left: dict[str, NDArray] = {}
@@ -91,10 +88,9 @@ def place(
         like = earlier[-1][name] if before and len(earlier) > 1 else 0.0
         if not bound:
             x, residual = meant[name], None
-        less = shrink if base is not None and bound else 0.0
-        step = step_below(2 * (1 - less) * bound, like) if bound else (like or fine_step(x))
+        step = step_below(2 * bound, like) if bound else (like or fine_step(x))
         rest = np.empty(x.shape, FLOAT32) if leaves and bound else None
-        point = nearest(x, step, base, residual, rest, shrink=less / (2 * (1 - less)))
+        point = nearest(x, step, base, residual, rest)
         if point is None and bound and base is not None:
             overflows = overflows or nearest(x, step, None, residual) is not None
         if point is not None and (bound or np.array_equal(point, x)):
@@ -169,8 +165,6 @@ def nearest(
     base: NDArray | None = None,
     residual: Residual | None = None,
     left: NDArray | None = None,
-    *,
-    shrink: float = 0.0,
 ) -> NDArray | None:
     """Return base, or zero, plus the multiples of ``step`` that are nearest to a float32 tensor.
 
@@ -182,15 +176,13 @@ def nearest(
         base: float32, of its shape.
         residual: of its dtype and shape; it is added to ``x``.
         left: where the rest goes, likewise; contiguous. What is in it says nothing beside None.
-        shrink: how many steps elements are moved towards ``base`` before they are rounded, up to a
-            half.
     """
     point, nothing = np.empty(x.shape, FLOAT32), np.empty(0, FLOAT32)
     weight, added = (residual.weight, flat(residual.x)) if residual else (1.0, nothing)
     start = nothing if base is None else flat(base)
     rest = nothing if left is None else left.reshape(-1)
     sides = flat(x), added, weight, start, step, point.reshape(-1), rest
-    return point if _methods.nearest_points(*sides, shrink * step) else None
+    return point if _methods.nearest_points(*sides) else None
 
 
 def common_grid(grids: Iterable[Grid]) -> dict[str, float]:
