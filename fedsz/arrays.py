@@ -166,6 +166,20 @@ def raw(x: NDArray) -> memoryview:
     return memoryview(flat)
 
 
+def flat(x: NDArray) -> NDArray:
+    """Return the elements of ``x`` in order, contiguous and aligned, as C++ wants them.
+
+    Without a copy if they lie like that already.
+    """
+    x = np.ascontiguousarray(x)
+    return (x if x.flags.aligned else x.copy()).reshape(-1)
+
+
+def octets(x: NDArray) -> npt.NDArray[np.uint8]:
+    """Return an array's bytes, in order; without a copy if it is contiguous and aligned."""
+    return flat(x).view(np.uint8)
+
+
 @dataclass(frozen=True)
 class Layout:
     """Names, shapes and dtypes that a model's arrays must have."""

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from fedsz import ErrorBound
+from fedsz.codecs.spread import half_ulp, standard_deviation, value_range
 from fedsz.errors import ConfigError
-from fedsz.spread import CHUNK, half_ulp, standard_deviation, value_range
+
+CHUNK = 1 << 17  # elements whose sum for a deviation is one
 
 
 @pytest.mark.parametrize("make", [ErrorBound.rel, ErrorBound.abs, ErrorBound.std])

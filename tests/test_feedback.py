@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz.arrays import Layout
 from fedsz.codecs import CODECS
-from fedsz.spread import half_ulp
+from fedsz.codecs.spread import half_ulp
 from fedsz.stream import Reader
 from fedsz.update.bound_encoder import UpdateEncoder
 from fedsz.update.compress import compress_measured

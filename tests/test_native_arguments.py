@@ -83,19 +83,26 @@ def test_the_natives_refuse_misaligned_arrays(dtype: np.dtype) -> None:
     sums = np.zeros(x.shape, np.float64 if dtype == np.float64 else np.float32)
 
     refused = {
-        "x": [lambda: encode(odd, dtype=id_)],
+        "x": [
+            lambda: encode(odd, dtype=id_),
+            lambda: _uniform.value_range(odd, id_, ""),
+            lambda: _uniform.standard_deviation(odd, id_, ""),
+            lambda: _uniform.energy(odd, id_, None, False, 1, ""),
+        ],
         "y": [lambda: _uniform.decode(payload, id_, odd, 1, "")],
         "sums": [lambda: _uniform.accumulate(payload, id_, 1.0, flat(misaligned(sums)), 1, "")],
     }
+    even = flat(x)
+    refused["base"] = [lambda: _uniform.energy(even, id_, odd, False, 1, "")]
     if dtype.itemsize >= 4:
-        even, how = flat(x), (id_, True, True, 1, "")
+        how = (id_, True, True, 1, "")
         refused["x"].append(lambda: _uniform.compare(odd, even, *how))
+        refused["base"] += [
+            lambda: encode(even, dtype=id_, base=odd),
+            lambda: _uniform.decode(payload, id_, even, 1, "", odd),
+            lambda: _uniform.compare(even, odd, *how),
+        ]
         refused |= {
-            "base": [
-                lambda: encode(even, dtype=id_, base=odd),
-                lambda: _uniform.decode(payload, id_, even, 1, "", odd),
-                lambda: _uniform.compare(even, odd, *how),
-            ],
             "residual": [
                 lambda: encode(even, dtype=id_, residual=odd),
                 lambda: _uniform.compare(even, even, *how, odd),
@@ -180,6 +187,11 @@ OTHER_KIND = "incompatible function arguments"
         (lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, PART, 1, ""), NOT_WHOLE),
         (lambda: _uniform.accumulate(PAYLOAD, FLOAT16, 1.0, PART, 1, ""), NOT_WHOLE),
         (lambda: _uniform.compare(PART, PART, FLOAT32, True, True, 1, ""), NOT_WHOLE),
+        (lambda: _uniform.value_range(PART, FLOAT32, ""), NOT_WHOLE),
+        (lambda: _uniform.standard_deviation(OCTETS, 4, ""), "no dtype 4"),
+        (lambda: _uniform.value_range(OCTETS, FLOAT32, "mmx"), "no such level"),
+        (lambda: _uniform.energy(OCTETS, FLOAT32, None, False, 1025, ""), THREADS),
+        (lambda: _uniform.energy(OCTETS, FLOAT32, SHORT, True, 1, ""), OTHER_SIZE),
         *((lambda n=n: _uniform.decode(PAYLOAD, FLOAT32, OCTETS.copy(), n, ""), THREADS)
           for n in (0, 1025, 2**32 - 1)),
         (lambda: _uniform.accumulate(PAYLOAD, FLOAT32, 1.0, flat(SUMS), 0, ""), THREADS),

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fedsz.codecs import _uniform
 from fedsz.codecs.base import Residual
+from fedsz.codecs.spread import standard_deviation
 from fedsz.codecs.uniform import DTYPE_IDS, Comparison, Uniform, compare, matrix_shape
-from fedsz.spread import standard_deviation
 from tests.strategies import bits_of, finite, weights
 from tests.uniform_cases import DTYPES, LEVELS, SHAPES, coarse, flat, layer, rng, sums_for
 

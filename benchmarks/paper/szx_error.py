@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks.paper.published import BOUNDS
 from fedsz import codecs
 from fedsz.arrays import NDArray
-from fedsz.spread import value_range
+from fedsz.codecs.spread import value_range
 
 PRINTED_RATIO: Final = 4.80
 BLOCK: Final = 128  # elements that SZx codes together

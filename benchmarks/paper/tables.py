@@ -17,10 +17,10 @@ from benchmarks.paper.model_complexity import complexity, lossy_shares
 from benchmarks.paper.published import RECOMMENDED_BOUND, CodecCosts
 from benchmarks.paper.szx_error import hypotheses
 from fedsz.arrays import NDArray
+from fedsz.codecs.spread import standard_deviation, value_range
 from fedsz.codecs.zfp import Zfp
 from fedsz.errors import DataError
 from fedsz.experiments import bench
-from fedsz.spread import standard_deviation, value_range
 from fedsz.training.examples import Examples
 from fedsz.update.compress import compress_measured
 from fedsz.update.decompress import decompress

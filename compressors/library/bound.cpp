@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "failure.hpp"
-#include "spread.hpp"
 
 namespace fedsz::library {
 namespace {
@@ -163,8 +162,10 @@ std::optional<Coded> encode_values(const Task& task, const void* x, void* left) 
     const bool by_deviation = task.bound.kind == FEDSZ_BOUND_STD;
     if (task.base && by_deviation) return std::nullopt;
     double spread = 0;
-    if (by_deviation) spread = standard_deviation(task.dtype, x, task.n);
-    if (task.bound.kind == FEDSZ_BOUND_REL) spread = value_range(task.dtype, x, task.n);
+    if (by_deviation || task.bound.kind == FEDSZ_BOUND_REL) {
+        const auto of = by_deviation ? uniform::standard_deviation : uniform::value_range;
+        spread = of(task.dtype, x, task.n, task.settings);
+    }
     const double bound = task.bound.absolute(spread);
     if (bound == 0) return std::nullopt;
     Payload payload = encode(task, task.dtype, x, nullptr, bound, 0, {}, left);

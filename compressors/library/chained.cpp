@@ -8,7 +8,6 @@
 
 #include "failure.hpp"
 #include "place.hpp"
-#include "spread.hpp"
 #include "uniform.hpp"
 
 namespace fedsz::library {
@@ -150,8 +149,9 @@ std::optional<Buffer> Chain::encode_as(const Task& task, std::string_view name, 
         if (!(scale > 0) || !(energy <= std::numeric_limits<C>::max())) return keep();
         bound *= scale;
     } else if (bound_of_ != BoundOf::nothing) {
-        bound *= bound_of_ == BoundOf::range ? value_range(wide_dtype, y.data(), n)
-                                             : standard_deviation(wide_dtype, y.data(), n);
+        const auto spread =
+            bound_of_ == BoundOf::range ? uniform::value_range : uniform::standard_deviation;
+        bound *= spread(wide_dtype, y.data(), n, task.settings);
         if (!std::isfinite(bound)) bound = 0;
     }
 

@@ -51,14 +51,18 @@ Geometry geometry_of(std::size_t n, std::size_t rows, std::size_t columns, unsig
     return {rows, columns, planes, width};
 }
 
+void check_size(const In& base, std::size_t bytes) {
+    if (base.size() != bytes)
+        throw std::invalid_argument("a base of another size: " + std::to_string(base.size()) +
+                                    " bytes for " + std::to_string(bytes));
+}
+
 // The elements that others, of so many bytes, are differences from; or null.
 const void* elements_of(const std::optional<In>& base, Dtype dtype, std::size_t bytes) {
     if (!base) return nullptr;
     if (dtype != Dtype::float32 && dtype != Dtype::float64)
         throw nb::value_error("differences are of float32 or float64");
-    if (base->size() != bytes)
-        throw std::invalid_argument("a base of another size: " + std::to_string(base->size()) +
-                                    " bytes for " + std::to_string(bytes));
+    check_size(*base, bytes);
     return base->data();
 }
 
@@ -161,6 +165,25 @@ std::tuple<double, double, double, double, double, double, double> compare_array
     return {c.low, c.high, c.least, c.greatest, c.deviation, c.step, c.meant};
 }
 
+template <auto& Statistic>
+double statistic(In x, unsigned id, const std::string& level) {
+    const Settings settings = settings_of(0, 1, level);
+    const Dtype dtype = dtype_of(id);
+    const std::size_t n = count_of(x.size(), size_of(dtype));
+    const nb::gil_scoped_release released;
+    return Statistic(dtype, x.data(), n, settings);
+}
+
+double energy_of(In x, unsigned id, std::optional<In> base, bool masked, unsigned threads,
+                 const std::string& level) {
+    const Settings settings = settings_of(0, threads, level);
+    const Dtype dtype = dtype_of(id);
+    const std::size_t n = count_of(x.size(), size_of(dtype));
+    if (base) check_size(*base, x.size());
+    const nb::gil_scoped_release released;
+    return energy(dtype, x.data(), base ? base->data() : nullptr, n, masked, settings);
+}
+
 }  // namespace
 
 NB_MODULE(_uniform, m) {
@@ -177,6 +200,9 @@ NB_MODULE(_uniform, m) {
           base = nb::none());
     m.def("compare", compare_arrays, x, base, "dtype"_a, "deviation"_a, "energies"_a,
           "threads"_a, "level"_a, residual = nb::none(), "weight"_a = 1.0);
+    m.def("value_range", statistic<value_range>, x, "dtype"_a, "level"_a);
+    m.def("standard_deviation", statistic<standard_deviation>, x, "dtype"_a, "level"_a);
+    m.def("energy", energy_of, x, "dtype"_a, base.none(), "masked"_a, "threads"_a, "level"_a);
     m.def("accumulate", accumulate_array, "payload"_a, "dtype"_a, "weight"_a, sums, "threads"_a,
           "level"_a);
     m.def("levels", [] { return levels<Built>().names(); });

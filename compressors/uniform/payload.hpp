@@ -45,6 +45,11 @@ std::unique_ptr<Opened> open_elements(Dtype dtype, Bytes payload, std::size_t n,
                                       const Settings& settings, const void* base);
 Comparison compare_elements(Dtype dtype, const void* x, const void* base, std::size_t n,
                             Asked asked, const Settings& settings, const Residual& residual);
+double value_range_of_elements(Dtype dtype, const void* x, std::size_t n, const Settings& settings);
+double standard_deviation_of_elements(Dtype dtype, const void* x, std::size_t n,
+                                      const Settings& settings);
+double energy_of_elements(Dtype dtype, const void* x, const void* base, std::size_t n, bool masked,
+                          const Settings& settings);
 
 // Calls f with the element type of `dtype`. A small encoder has code for one alone.
 template <class F>

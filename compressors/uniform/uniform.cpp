@@ -136,4 +136,27 @@ Comparison compare(Dtype dtype, const void* x, const void* base, std::size_t n, 
     return compare_elements(dtype, x, base, n, asked, settings, residual);
 }
 
+double value_range(Dtype dtype, const void* x, std::size_t n, const Settings& settings) {
+    check(settings);
+    check_elements(dtype, x, n, "x");
+    const DefaultFloats floats;
+    return value_range_of_elements(dtype, x, n, settings);
+}
+
+double standard_deviation(Dtype dtype, const void* x, std::size_t n, const Settings& settings) {
+    check(settings);
+    check_elements(dtype, x, n, "x");
+    const DefaultFloats floats;
+    return standard_deviation_of_elements(dtype, x, n, settings);
+}
+
+double energy(Dtype dtype, const void* x, const void* base, std::size_t n, bool masked,
+              const Settings& settings) {
+    check(settings);
+    check_elements(dtype, x, n, "x");
+    check_elements(dtype, base, n, "base");
+    const DefaultFloats floats;
+    return energy_of_elements(dtype, x, base, n, masked, settings);
+}
+
 }  // namespace fedsz::uniform

@@ -94,4 +94,18 @@ struct Comparison {
 Comparison compare(Dtype dtype, const void* x, const void* base, std::size_t n, Asked asked,
                    const Settings& settings, const Residual& residual = {});
 
+// How far values lie apart, in double and the same on all machines: what decides error bounds.
+
+// The greatest finite element less the least; 0 if there are none.
+double value_range(Dtype dtype, const void* x, std::size_t n, const Settings& settings);
+
+// The standard deviation of the finite elements; 0 if there are none.
+double standard_deviation(Dtype dtype, const void* x, std::size_t n, const Settings& settings);
+
+// The sum of squares of x or, with a base of its dtype, of x - base, in the type of their sums; not
+// finite where one of these is not. It is what `compare` finds, with any number of threads. If
+// `masked`, what is not finite in a base, and the same in x, is no difference.
+double energy(Dtype dtype, const void* x, const void* base, std::size_t n, bool masked,
+              const Settings& settings = {});
+
 }  // namespace fedsz::uniform

@@ -102,5 +102,20 @@ def compare(
     the deviation are 0 unless asked for; extremes of nothing are NaN.
     """
 
+def value_range(x: Octets, dtype: int, level: str) -> float:
+    """Return the greatest finite element less the least; 0 if there are none."""
+
+def standard_deviation(x: Octets, dtype: int, level: str) -> float:
+    """Return that of the finite elements; 0 if there are none."""
+
+def energy(
+    x: Octets, dtype: int, base: Octets | None, masked: bool, threads: int, level: str
+) -> float:
+    """Return the sum of squares of x, or of x - base: bit by bit that which `compare` finds.
+
+    The dtype is any, and the base's, too; squares are of the type of the sums of `accumulate`. If
+    ``masked``, what is not finite in a base, and the same in x, is no difference.
+    """
+
 def levels() -> list[str]:
     """Return the instruction sets this machine can run the codec with, the best one last."""

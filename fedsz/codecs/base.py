@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from fedsz import extras
 from fedsz.arrays import Buffer, add_scaled, wide
+from fedsz.codecs.spread import energy
 from fedsz.errors import CodecError, CodecUnavailable
 from fedsz.spec_strings import check_settings, spelled
-from fedsz.spread import energy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,8 +57,8 @@ class Opened(Protocol):
     """An array that has been decoded as far as that can fail.
 
     Attributes:
-        energy: the sum of its squares, as `fedsz.spread.energy`; of its difference from a base, if
-            it was opened with one.
+        energy: the sum of its squares, as `fedsz.codecs.spread.energy`; of its difference from a
+            base, if it was opened with one.
     """
 
     @property
@@ -237,12 +237,3 @@ def check_input(
         raise CodecError(f"an absolute bound must be 0 or more, got {bound}")
     if base is not None and (base.dtype, base.shape) != (x.dtype, x.shape):
         raise CodecError(f"{x.dtype} {x.shape} as a difference from {base.dtype} {base.shape}")
-
-
-def flat(x: AnyArray) -> AnyArray:
-    """Return the elements of ``x`` in order, contiguous and aligned, as C++ wants them.
-
-    Without a copy if they lie like that already.
-    """
-    x = np.ascontiguousarray(x)
-    return (x if x.flags.aligned else x.copy()).reshape(-1)

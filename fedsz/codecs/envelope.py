@@ -21,10 +21,10 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import Buffer
+from fedsz.arrays import Buffer, chunks
 from fedsz.codecs.base import Array, Encoded, Float32Codec
+from fedsz.codecs.spread import half_ulp
 from fedsz.errors import CorruptStream
-from fedsz.spread import CHUNK, half_ulp
 
 STORED: Final = 0
 CODED: Final = 1
@@ -99,13 +99,13 @@ def store(x: Array) -> Encoded:
 def compare(x: Array, y: Array, bound: float) -> tuple[npt.NDArray[np.int64], float]:
     """Return where finite elements moved by more than ``bound``, and the largest other move."""
     moved, max_error = [], 0.0
-    for start in range(0, x.size, CHUNK):
+    for here in chunks(x.size):
         with np.errstate(invalid="ignore"):  # NaN, and Inf - Inf, of elements that are patched
-            a, b = (v[start : start + CHUNK].astype(np.float64) for v in (x, y))
+            a, b = (v[here].astype(np.float64) for v in (x, y))
             error = np.abs(a - b)
         finite = np.isfinite(a)
         fits = error <= bound  # False for a NaN, be it ours or the compressor's
-        moved.append(start + np.flatnonzero(finite & ~fits))
+        moved.append(here.start + np.flatnonzero(finite & ~fits))
         max_error = max(max_error, float(error[finite & fits].max(initial=0.0)))
     return np.concatenate(moved), max_error
 

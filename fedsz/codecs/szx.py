@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsz.arrays import Buffer
+from fedsz.arrays import Buffer, flat
 from fedsz.codecs import _szx
-from fedsz.codecs.base import Array, Encoded, Float32Codec, flat
+from fedsz.codecs.base import Array, Encoded, Float32Codec
 from fedsz.errors import CorruptStream
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import DTYPES, Buffer, New, new_memory, wide
+from fedsz.arrays import DTYPES, Buffer, New, new_memory, octets, wide
 from fedsz.codecs import _uniform
 from fedsz.codecs.base import (
     FLOAT32,
@@ -22,7 +22,6 @@ from fedsz.codecs.base import (
     Opened,
     Residual,
     check_input,
-    flat,
 )
 from fedsz.errors import CodecError, CorruptStream
 from fedsz.spec_strings import setting
@@ -230,11 +229,6 @@ def compare(
     how = DTYPE_IDS[x.dtype], *asked, threads or threads_for(x.size), ""
     weight = residual.weight if residual else 1.0
     return Comparison(*_uniform.compare(octets(x), octets(base), *how, added, weight))
-
-
-def octets(x: AnyArray) -> npt.NDArray[np.uint8]:
-    """Return an array's bytes, in order; without a copy if it is contiguous and aligned."""
-    return flat(x).view(np.uint8)
 
 
 class refusing_corrupt:  # noqa: N801 - no generator, as `fedsz.update.lossy.located`

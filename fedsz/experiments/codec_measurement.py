@@ -20,8 +20,8 @@ from fedsz.arrays import NDArray, raw
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.envelope import compare
+from fedsz.codecs.spread import energy
 from fedsz.errors import CodecError
-from fedsz.spread import energy
 from fedsz.system import Memory
 from fedsz.update.compress import compress
 from fedsz.update.decompress import decompress

@@ -13,10 +13,10 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedsz.arrays import Layout, NDArray
+from fedsz.codecs.spread import energy
 from fedsz.errors import CorruptStream, FedszError, RefusedReply
 from fedsz.flower.records import aside_of, from_array, is_sealed, layout_of, streams_of
 from fedsz.flower.refusal import WHOLE, Norm, Refusal
-from fedsz.spread import energy
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import Header
 from fedsz.stream.inspection import coded_by

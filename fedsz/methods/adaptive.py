@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from fedsz.arrays import NDArray
+from fedsz.codecs.spread import energy
 from fedsz.errors import ConfigError
 from fedsz.methods.base import Kind, Part, Shared, State, TensorSpec
 from fedsz.methods.combinators import Chain, Coded, Transform, Wrapper, parts_of
 from fedsz.methods.state import branch, within
 from fedsz.spec_strings import Choice, setting
-from fedsz.spread import energy
 
 NORM, USUAL = "norm", "usual"
 SMOOTHING: Final = 0.1  # weight of a round in the usual variance

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import NDArray, chunks
+from fedsz.arrays import NDArray, chunks, flat
 from fedsz.codecs import _methods, _stream
-from fedsz.codecs.base import flat
+from fedsz.codecs.spread import energy
 from fedsz.errors import CodecError, CorruptStream
 from fedsz.spec_strings import check_settings, spelled
-from fedsz.spread import energy
 
 if TYPE_CHECKING:
     from fedsz.methods.eigen import Basis

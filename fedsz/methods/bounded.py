@@ -10,9 +10,9 @@ from fedsz import codecs
 from fedsz.arrays import NDArray, raw
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
+from fedsz.codecs.spread import half_ulp
 from fedsz.errors import CodecError, ConfigError
 from fedsz.methods.base import Kind, Part, Planes, Shared, State
-from fedsz.spread import half_ulp
 
 AT = "@"  # between a codec and its bound
 SINGLE = np.dtype(np.float32)

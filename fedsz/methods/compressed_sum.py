@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedsz.arrays import NDArray, add_scaled, chunks
+from fedsz.codecs.spread import energy
 from fedsz.methods.base import VALUES, Decoded, Shared, Sparse, dense
 from fedsz.methods.combinators import Chain
 from fedsz.methods.sketch import Sketch
-from fedsz.spread import energy
 
 
 class CompressedSum:

@@ -20,9 +20,8 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, flat
 from fedsz.codecs import _eigen, _stream
-from fedsz.codecs.base import flat
 from fedsz.errors import ReferenceMismatch
 from fedsz.methods.base import (
     VALUES,

@@ -9,11 +9,11 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.codecs.base import Residual
+from fedsz.codecs.spread import energy
 from fedsz.errors import ConfigError
 from fedsz.methods.base import Shared, Sparse, State, TensorSpec, subtract
 from fedsz.methods.combinators import Coded, Wrapper, parts_of
 from fedsz.spec_strings import setting
-from fedsz.spread import energy
 
 RESIDUAL, ROUND = "residual", "round"
 BEFORE, OWED, MOMENTUM = "before", "owed", "momentum"

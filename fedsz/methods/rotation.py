@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, flat
 from fedsz.codecs import _methods
-from fedsz.codecs.base import flat
 from fedsz.errors import ConfigError
 from fedsz.methods.base import VALUES, Kind, Part, Planes, Shared, TensorSpec, require_count
 

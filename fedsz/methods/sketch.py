@@ -8,9 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import CHUNK, NDArray, chunks
+from fedsz.arrays import CHUNK, NDArray, chunks, flat
 from fedsz.codecs import _methods
-from fedsz.codecs.base import flat
 from fedsz.methods.base import (
     VALUES,
     Kind,

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from fedsz.arrays import Layout, NDArray
-from fedsz.spread import energy
+from fedsz.codecs.spread import energy
 from fedsz.update.partition import PARAMETERS, is_lossy
 
 _STEP: Final = 0.1  # of the weights' root mean square: the first step, by guess

@@ -22,10 +22,10 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, flat
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, _methods
-from fedsz.codecs.base import FLOAT32, Residual, flat
+from fedsz.codecs.base import FLOAT32, Residual
 from fedsz.codecs.uniform import Uniform
 from fedsz.stream import DIFFERENCE, VALUES, Part
 from fedsz.update.config import CompressionConfig

@@ -27,9 +27,9 @@ from fedsz.arrays import Buffer, NDArray, New, chunks, finfo, new_memory, wide
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.base import FLOAT32, Opened, OpenedArray
+from fedsz.codecs.spread import half_ulp
 from fedsz.codecs.uniform import Comparison, Uniform, compare
 from fedsz.errors import CorruptStream
-from fedsz.spread import half_ulp
 
 if TYPE_CHECKING:
     from fedsz.update.chained import ChainDecoder

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.spread import energy_between
+from fedsz.codecs.spread import energy_between
 from fedsz.update.config import CompressionConfig
 from fedsz.update.partition import is_lossy
 from fedsz.update.reference import Reference
