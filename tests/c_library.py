@@ -202,6 +202,15 @@ class Library:
         finally:
             self._c.fedsz_history_destroy(made)
 
+    def energy(self, x: np.ndarray, base: np.ndarray) -> float:
+        """The sum of squares of x - base."""
+        found = c.c_double()
+        self.call(
+            "fedsz_energy", DTYPE_IDS[x.dtype], *(c.c_void_p(address(a)) for a in (x, base)),
+            c.c_size_t(x.size), c.byref(found),
+        )  # fmt: skip
+        return found.value
+
     def history_digest(self, history: c.c_void_p) -> bytes:
         digest = c.create_string_buffer(16)
         return digest.raw if self._c.fedsz_history_digest(history, digest) else b""

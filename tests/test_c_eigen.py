@@ -22,6 +22,7 @@ from fedsz.update.compress import compress_measured
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.reference import Reference
+from fedsz.update.step import energies, root_mean_square, scales_of_step
 from tests import c_library
 from tests.c_library import Chain, Library, NoRoom, moved
 from tests.eigen_fleet import model, stepped, ways
@@ -68,12 +69,6 @@ def chained(
         yield library.settings(chain=chain, **options), history
 
 
-def root_mean_square(x: np.ndarray, base: np.ndarray) -> float:
-    wide = np.float64 if x.dtype == np.float64 else np.float32
-    d = np.subtract(x, base, dtype=wide).astype(np.float64).reshape(-1)
-    return float(np.sqrt(np.add.accumulate(d * d)[-1] / d.size))
-
-
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 def test_rounds_with_feedback_are_pythons(library: Library, dtype: Any, text: str) -> None:
@@ -86,11 +81,14 @@ def test_rounds_with_feedback_are_pythons(library: Library, dtype: Any, text: st
         update["fc.weight"] = moved(update["fc.weight"], 1e-3, round_)
         if round_ == 2:
             update["fc.bias"][3] = np.nan
-        own = {name: root_mean_square(x, now.arrays[name]) for name, x in update.items()}
-        step = min(own.values()) * 1.5
+        if round_:  # by four times its own step, and where nothing has moved
+            conv = now.arrays["conv.weight"]
+            update["conv.weight"] = moved(conv, 1e-4 * (round_ == 1))
+        found = energies(update, now, config)
+        step = root_mean_square(found)
         encoder = ChainEncoder(
             parse(f"feedback>{text}"), seed=1 << 63, round=round_, sender=3, kept=kept,
-            history=now.history, scales={name: min(step, 4 * x) for name, x in own.items()},
+            history=now.history, scales=scales_of_step(found),
         )  # fmt: skip
         expected = compress_measured(update, config, now, encoder=encoder)[0]
         left: State = {}
@@ -105,6 +103,46 @@ def test_rounds_with_feedback_are_pythons(library: Library, dtype: Any, text: st
             assert x.tobytes() == kept.get(f"residual/{name}", np.zeros_like(x)).tobytes(), name
         for name, y in decompress(stream, reference=now, as_numpy=True).items():
             assert decoded[name].tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_bounds_of_large_steps_are_pythons(library: Library, dtype: Any) -> None:
+    """Many sums on the way: any other order of theirs would be another bound, and other bytes."""
+    rng = np.random.default_rng(1)
+    before = {"w": rng.normal(size=(300, 701)), "v": rng.normal(size=(70_001,)), "ugly": np.ones(9)}
+    base = Reference({name: x.astype(dtype) for name, x in before.items()})
+    update = {name: moved(x, 1e-2, 3) for name, x in base.arrays.items()}
+    update["v"] = moved(base.arrays["v"], 1e-4 if np.dtype(dtype).itemsize > 2 else 0.0, 4)
+    update["ugly"][:] = np.nan
+    config = CompressionConfig(threshold=0, lossless="raw")
+    found = energies(update, base, config)
+    assert found.keys() == {"w", "v"}
+    encoder = ChainEncoder(parse("uniform@step:0.3"), seed=1 << 63, sender=3,
+                           scales=scales_of_step(found))  # fmt: skip
+    expected = compress_measured(update, config, base, encoder=encoder)[0]
+    by_c = {name: library.energy(x, base.arrays[name]) for name, x in update.items()}
+    assert not np.isfinite(by_c.pop("ugly"))
+    assert by_c == {name: energy for name, (_, energy) in found.items()}
+
+    step = np.sqrt(sum(by_c.values()) / sum(count for count, _ in found.values()))
+    with chained(library, "uniform@step:0.3", [base], step) as (how, _):
+        assert library.compress(update, how) == expected
+
+
+def test_energies_that_are_refused(library: Library) -> None:
+    x, found = np.ones(5, np.float32), c.c_double()
+    at, count = c.c_void_p(c_library.address(x)), c.c_size_t(5)
+    for arguments, why in (
+        ((4, at, at, count, c.byref(found)), "of tensors that may be lossy"),
+        ((0, None, at, count, c.byref(found)), "x must not be NULL"),
+        ((0, at, None, count, c.byref(found)), "base must not be NULL"),
+        ((0, at, at, count, None), "energy must not be NULL"),
+        ((1, c.c_void_p(c_library.address(x) + 4), at, c.c_size_t(2), c.byref(found)), "aligned"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            library.call("fedsz_energy", *arguments)
+    library.call("fedsz_energy", 0, None, None, c.c_size_t(0), c.byref(found))
+    assert found.value == 0
 
 
 def test_values_and_other_histories_are_pythons(library: Library) -> None:

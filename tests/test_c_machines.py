@@ -28,6 +28,7 @@ from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
+from fedsz.update.step import energies, scales_of_step
 from tests import c_library, fuzz
 from tests.c_library import ERRORS, Library
 from tests.golden.make import CASES, FOLDER, before_that
@@ -143,9 +144,13 @@ class Stream(NamedTuple):
         assert self.model
         assert self.before
         config, kept, blob = CompressionConfig(lossless="raw"), dict[str, np.ndarray](), b""
+        scales = scales_of_step(energies(self.before.arrays, self.model, config))
+        assert scales.keys() == self.before.arrays.keys()
         for _ in range(2):
-            chain = parse("feedback>eigen>uniform@std:1")
-            encoder = ChainEncoder(chain, seed=7, kept=kept, history=self.model.history)
+            encoder = ChainEncoder(
+                parse("feedback>eigen>uniform@step:1"), seed=7, kept=kept,
+                history=self.model.history, scales=scales,
+            )  # fmt: skip
             blob = compress_measured(self.before.arrays, config, self.model, encoder=encoder)[0]
             kept = encoder.left
         return blob

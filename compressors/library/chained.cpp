@@ -120,7 +120,7 @@ std::optional<Buffer> Chain::encode_as(const Task& task, std::string_view name, 
     const C most = largest<C>(meant);
     double energy = 0;
     if (bound_of_ == BoundOf::step)
-        for (const C v : meant) energy += double(v) * double(v);
+        energy = uniform::energy(wide_dtype, meant.data(), nullptr, n, false, task.settings);
     if (!std::isfinite(most)) {
         if (left) std::memset(left, 0, n * sizeof(C));
         return std::nullopt;
@@ -146,7 +146,7 @@ std::optional<Buffer> Chain::encode_as(const Task& task, std::string_view name, 
     if (bound_of_ == BoundOf::step) {
         const double own = std::sqrt(energy / double(n));
         const double scale = own > 0 ? std::min(step_, kMostOfOwn * own) : step_;
-        if (!(scale > 0) || !(energy <= std::numeric_limits<C>::max())) return keep();
+        if (!(scale > 0) || !std::isfinite(energy)) return keep();
         bound *= scale;
     } else if (bound_of_ != BoundOf::nothing) {
         const auto spread =

@@ -10,6 +10,7 @@
  * workspaces, of which those too small are said to be; its length (32 bits) comes first. All
  * buffers are as long as what they hold, so that a sanitizer sees what goes beyond them. With a
  * third argument, a stream is freed before it is decoded: a sanitizer must see that, too. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -164,9 +165,24 @@ static fedsz_status code_twice(const fedsz_settings* settings, const struct mode
     return FEDSZ_OK;
 }
 
+/* The root mean square of what the tensors of a model, all floats, are above those of another. */
+static double step_between(const struct model* model, const struct model* base) {
+    double sum = 0, elements = 0;
+    size_t i;
+    for (i = 0; i < model->count; ++i) {
+        const fedsz_dtype dtype = model->tensors[i].dtype;
+        const size_t count = fedsz_tensor_size(&model->tensors[i]) / fedsz_dtype_size(dtype);
+        double energy;
+        expect(!fedsz_energy(dtype, model->data[i], base->data[i], count, &energy, NULL),
+               "no energy");
+        sum += energy, elements += (double)count;
+    }
+    return sqrt(sum / elements);
+}
+
 static void write_chain(const struct model* model, const struct model* base,
                         const fedsz_history* history, FILE* out) {
-    const fedsz_chain chain = {"eigen>uniform@std:1", history, 0, 7, 0, 0};
+    const fedsz_chain chain = {"eigen>uniform@step:1", history, step_between(model, base), 7, 0, 0};
     void** left = room(model->count * sizeof *left);
     fedsz_settings settings;
     char *stream = NULL, *memory;

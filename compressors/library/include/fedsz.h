@@ -187,10 +187,17 @@ typedef struct fedsz_chain {
     const fedsz_history* history; /* whose basis `eigen` takes, which the receiver has, too. It
                                      outlives the writer. NULL leaves `eigen` out */
     double step; /* for bounds of the step: the root mean square of the differences of all tensors
-                    together that may be lossy. A tensor is coded by four times its own if that is
-                    less. With 0, they stay lossless */
+                    together that may be lossy, by fedsz_energy(). A tensor is coded by four times
+                    its own if that is less. With 0, they stay lossless */
     uint64_t seed, round, sender; /* which the stream tells */
 } fedsz_chain;
+
+/* The sum of squares of what `count` elements are above those of `base`, of one dtype that may be
+ * lossy; added up in one order on all machines, which is Python's. Not finite where a difference
+ * or its square is not: the root mean square of a whole update leaves such a tensor out, with its
+ * elements. */
+FEDSZ_API fedsz_status fedsz_energy(fedsz_dtype dtype, const void* x, const void* base,
+                                    size_t count, double* energy, fedsz_error* error);
 
 typedef struct fedsz_settings {
     fedsz_bound_kind bound_kind;
