@@ -17,17 +17,17 @@ from fedsz.control.auto import (
     LEAST,
     MOST,
     PATIENCE,
+    RAMP,
     ROUNDING,
     SHORT,
     SHRINK,
     START,
-    UP_MOST,
-    UP_RISE,
-    UP_START,
 )
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.update.config import CompressionConfig
 from tests.policies import client, decide, row
+
+UP = ALLOWED[2][1]  # of the tolerance that is the default
 
 History = Callable[[list[RoundRecord]], list[RoundRecord]]
 
@@ -53,8 +53,8 @@ def test_auto_allows_no_less_for_more_tolerance() -> None:
     told = {(d.config.update, d.config.threshold, d.config.rule) for d in last}
     assert told == {("delta+ef", 0, "shape")}
     assert all(a <= b for a, b in itertools.pairwise(map(up, last)))
-    assert up(last[0]) == pytest.approx(UP_MOST * ALLOWED[0][1])
-    assert up(last[-1]) == pytest.approx(UP_MOST * ALLOWED[-1][1])
+    assert up(last[0]) == pytest.approx(ALLOWED[0][1])
+    assert up(last[-1]) == pytest.approx(ALLOWED[-1][1])
     assert down(last[-1]) == pytest.approx(ROUNDING * ALLOWED[-1][2], rel=1e-3)
 
 
@@ -62,15 +62,15 @@ def test_auto_starts_fine_and_grows_with_the_rounds_that_are_over_to_a_limit() -
     """What clients hold back is noise in the model, however long the run."""
     bounds = [up(decide("auto", learning(n))) for n in range(60)]
     late, far = (decide("auto", learning(n)) for n in (39, 999))
-    allowed, allowed_down = 1.0, 0.6
+    allowed, allowed_down = UP, ALLOWED[2][2]
 
-    assert up(decide("auto")) == bounds[0] == pytest.approx(UP_START * allowed)
+    assert up(decide("auto")) == bounds[0] == pytest.approx(START * allowed)
     assert all(a <= b for a, b in itertools.pairwise(bounds))
-    assert bounds[5] == pytest.approx((UP_START + 5 * UP_RISE) * allowed)
-    assert up(late) == up(far) == pytest.approx(UP_MOST * allowed)
-    assert down(decide("auto")) == pytest.approx(ROUNDING * allowed_down * START, rel=1e-3)
+    assert bounds[SHORT - 1] == pytest.approx(allowed)
+    assert bounds[11] == pytest.approx(12 / SHORT * allowed)
+    assert up(late) == up(far) == pytest.approx(MOST[0] * allowed)
     assert down(late) == pytest.approx(ROUNDING * allowed_down * 40 / SHORT, rel=1e-3)
-    assert down(far) == pytest.approx(ROUNDING * allowed_down * MOST, rel=1e-3)
+    assert down(far) == pytest.approx(ROUNDING * allowed_down * MOST[1], rel=1e-3)
 
 
 def test_auto_has_clients_begin_ahead_and_uniform_shrink() -> None:
@@ -101,7 +101,7 @@ def test_auto_grows_with_the_rounds_that_a_client_took_part_in() -> None:
     """What a client holds back waits until it is asked again."""
     all_of_them, a_tenth = (decide("auto", asked(60, 40, each)) for each in (40, 4))
 
-    assert up(all_of_them) == up(decide("auto", learning(60))) == pytest.approx(UP_MOST)
+    assert up(all_of_them) == up(decide("auto", learning(60))) == pytest.approx(MOST[0] * UP)
     assert up(a_tenth) == up(decide("auto", learning(6)))
     assert "in turn 7 of a client" in a_tenth.why
     assert down(a_tenth) == down(all_of_them)
@@ -154,21 +154,22 @@ def test_auto_stays_fine_until_a_model_has_learned_anything(told: History) -> No
 
     bounds = [up(decide("auto", flat[:n])) for n in range(1, len(flat) + 1)]
 
-    assert bounds[0] == UP_START
-    assert set(bounds[1:PATIENCE]) == {HELD}
-    assert bounds[PATIENCE] == pytest.approx(min(UP_START + UP_RISE * PATIENCE, UP_MOST))
+    assert bounds[0] == pytest.approx(START * UP)
+    assert bounds[1:PATIENCE] == pytest.approx((PATIENCE - 1) * [HELD * UP])
+    assert bounds[PATIENCE] == pytest.approx((PATIENCE + 1) / SHORT * UP)
     assert "nothing learned yet" in decide("auto", flat[:3]).why
-    assert up(decide("auto", told(curve(0.1, 0.1, 0.14)))) == pytest.approx(UP_START + 2 * UP_RISE)
+    third = START + (1 - START) * 2 / RAMP
+    assert up(decide("auto", told(curve(0.1, 0.1, 0.14)))) == pytest.approx(third * UP)
     # Nobody knows what was before round 1.
-    assert up(decide("auto", told(curve(0.1, 0.1, 0.1))[1:])) > HELD
-    assert up(decide("auto", [row(0, None, 2.3), *told(curve(0.1, 0.1, 0.1))[1:]])) > HELD
+    assert up(decide("auto", told(curve(0.1, 0.1, 0.1))[1:])) > HELD * UP
+    assert up(decide("auto", [row(0, None, 2.3), *told(curve(0.1, 0.1, 0.1))[1:]])) > HELD * UP
 
 
 def test_a_loss_that_is_not_finite_has_learned_nothing_and_one_of_zero_all() -> None:
     start = row(0, None, 2.3)
     diverged = decide("auto", [start, row(1, None, None, diverged=True)])
     assert "nothing learned yet" in diverged.why
-    assert up(diverged) == pytest.approx(HELD / 2)  # the guard, too
+    assert up(diverged) == pytest.approx(HELD * UP / 2)  # the guard, too
     assert "nothing" not in decide("auto", [start, row(1, None, 0.0)]).why
     # Nobody knows what a finite loss was before one that is not.
     odd = row(0, None, None, diverged=True)
