@@ -73,12 +73,13 @@ def test_auto_starts_fine_and_grows_with_the_rounds_that_are_over_to_a_limit() -
     assert down(far) == pytest.approx(ROUNDING * allowed_down * MOST[1], rel=1e-3)
 
 
-def test_auto_has_clients_begin_ahead_and_uniform_shrink() -> None:
-    def told(codec: str) -> CompressionConfig:
-        return decide("auto", learning(3), base=CompressionConfig(codec=codec)).config
+def test_auto_has_clients_begin_ahead_and_uniform_shrink_in_long_runs() -> None:
+    def told(codec: str, rounds: int = SHORT) -> CompressionConfig:
+        return decide("auto", learning(rounds), base=CompressionConfig(codec=codec)).config
 
     assert told("uniform").begins_ahead
-    assert told("uniform").codec == f"uniform:shrink={SHRINK}"
+    assert told("uniform", SHORT - 1).codec == "uniform"
+    assert told("uniform", SHORT).codec == f"uniform:shrink={SHRINK}"
     assert told("uniform:effort=9").codec == f"uniform:effort=9,shrink={SHRINK}"
     assert told("uniform:shrink=0.1").codec == "uniform:shrink=0.1"
     assert told("szx").codec == "szx"

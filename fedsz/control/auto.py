@@ -6,13 +6,14 @@ optimiser nor the scale of a tensor misleads it. What feedback holds back is lat
 bound of K steps makes it some K / sqrt(3) rounds late. That costs as much as training so many
 rounds less: much while a model takes off, little late in a long run. So the bound starts at half
 of what ten rounds can afford, and beyond them grows with the rounds that are over. That of updates
-grows by four fifths at most: what clients hold back is noise in the model, too, which is as harmful
-in round 60 as in round 15. Clients begin ahead of the model, by what they hold back, and `uniform`
-shrinks what it codes: a bound costs less then. What a client holds back waits until it is asked
-again: where few of many are asked, only those rounds count that a client took part in. As long as a
-model has learned nothing, what is late holds up its start, and bounds stay fine. Where clients
-report that they are further behind, or the metric falls, it tightens. docs/results/savings.md has
-the measurements.
+doubles at most: what clients hold back is noise in the model, too, which is as harmful in round 60
+as in round 15. Clients begin ahead of the model, by what they hold back, so that a bound costs
+less. Beyond ten rounds `uniform` shrinks what it codes, too: that leaves less of it, but all of it
+late, which costs more than it saves while a model takes off. What a client
+holds back waits until it is asked again: where few of many are asked, only those rounds count that
+a client took part in. As long as a model has learned nothing, what is late holds up its start, and
+bounds stay fine. Where clients report that they are further behind, or the metric falls, it
+tightens. docs/results/savings.md has the measurements.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from fedsz.update.config import DELTA_EF, CompressionConfig
 # What a tolerance allows: from so many points on, the bounds of updates and of the model's way
 # down, both in root mean squares of the step that they are of.
 ALLOWED: Final = (
-    (0.0, 0.65, 0.3),
-    (0.25, 1.0, 0.45),
-    (0.5, 1.3, 0.6),
-    (1.0, 2.0, 0.9),
-    (2.0, 3.3, 1.5),
+    (0.0, 0.6, 0.3),
+    (0.25, 0.9, 0.45),
+    (0.5, 1.2, 0.6),
+    (1.0, 1.8, 0.9),
+    (2.0, 3.0, 1.5),
 )
 # The step of a broadcast is rounded down to a power of two times its first (fedsz.update.lattice):
 # by half at most, and by this on average.
@@ -44,8 +45,8 @@ ROUNDING: Final = math.sqrt(2)
 START: Final = 0.5  # of it in the first round,
 RAMP: Final = 5  # all of it after so many more,
 SHORT: Final = 10  # and beyond so many rounds, in proportion to them,
-MOST: Final = 1.8, 10.0  # up to so many times of it: of updates, and of the model
-SHRINK: Final = 0.25  # of `uniform`, unless it has one
+MOST: Final = 2.0, 10.0  # up to so many times of it: of updates, and of the model
+SHRINK: Final = 0.25  # of `uniform` after those, unless it has one
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
 SLACK: Final = 1.5  # times as late as that, and it tightens
 LEAST: Final = 0.25  # of the bound that it would be otherwise
@@ -88,7 +89,7 @@ class Auto(Rule):
     def refine(self, decision: Decision, coming: NextRound, /) -> Decision:
         """Return a decision that leaves nothing of ``decision`` but its codecs and factors.
 
-        `uniform` shrinks, unless it says by how much itself.
+        Beyond ten rounds `uniform` shrinks, unless it says by how much itself.
         """
         tolerance, number = self.tolerance, coming.number
         _, up, down = max(row for row in ALLOWED if row[0] <= tolerance)
@@ -97,6 +98,7 @@ class Auto(Rule):
         held, unlearned = self._learning.held
         grown = min(share_of_allowed(turn), MOST[0], held)
         grown_down = min(share_of_allowed(number), MOST[1], held)
+        codec = shrinking(decision.config) if turn > SHORT else decision.config.codec
         behind, late = eased_by_lag(self._last)
         # Rounded, for people and for machines whose last bits differ.
         shares = up * grown, ROUNDING * down * grown_down
@@ -107,7 +109,7 @@ class Auto(Rule):
             f"auto: {why}{rarely}{unlearned}{late}",
             update=DELTA_EF,
             ahead=True,
-            codec=shrinking(decision.config),
+            codec=codec,
             error_bound=str(bounds[0]),
             downlink=str(bounds[1]),
             threshold=0,
