@@ -27,8 +27,7 @@ inline constexpr double kMaxNumber = sizeof(C) == 8 ? 0x1p30 : 0x1p22 - 1;
 
 template <class E>
 std::int32_t number_of(double x, const Grid<typename E::Compute>& grid) {
-    const double steps = x * double(grid.inverse), most_moved = double(grid.shrink);
-    const double k = std::nearbyint(steps - std::clamp(steps, -most_moved, most_moved));
+    const double k = std::nearbyint(shrunk(x * double(grid.inverse), double(grid.shrink)));
     constexpr double most = kMaxNumber<typename E::Compute>;
     return std::int32_t(std::clamp(k, -most, most));
 }
@@ -65,14 +64,15 @@ inline void sort(Vector<std::int32_t>& numbers) {
 // at most |k| 2^-p steps too, for p bits of significand. So a step of 2 bound (1 - (k + 2) 2^(1-p))
 // leaves room for both. All the same every element is compared with what it will decode to.
 //
-// Of the bound, elements are moved by a share of `shrink` towards 0 first, which takes that share
+// Of the bound, elements are moved by a share of it towards 0 first, which takes that share
 // of the step, and rounds once more.
 template <class E, class Typical>
-bool choose_step(const Typical& typical, double magnitude, double bound, double shrink,
+bool choose_step(const Typical& typical, double magnitude, double bound, double share,
                  Grid<typename E::Compute>& grid) {
     using C = typename E::Compute;
     constexpr int digits = std::numeric_limits<C>::digits;
     constexpr double largest = sizeof(C) == 8 ? 0x1p1000 : 0x1p120;
+    const double shrink = kShrinks ? share : 0;
     const double rounding = sizeof(C) == sizeof(typename E::Stored) ? 0 : half_ulp<E>(magnitude);
     // Where elements of a narrow type lie as far apart as the bound, the largest are exceptions.
     const double usable = (rounding <= bound / 4 ? bound - rounding : 0.75 * bound) * (1 - shrink);

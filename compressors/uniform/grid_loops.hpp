@@ -57,8 +57,7 @@ public:
     Number take(typename E::Stored x, std::uint32_t prediction) {
         const C v = E::widen(x);
         const C steps = v * inverse_;
-        const C above = steps < -shrink_ ? -shrink_ : steps;
-        const std::int32_t k = Rounder<C>::round(steps - (above > shrink_ ? shrink_ : above));
+        const std::int32_t k = Rounder<C>::round(shrunk(steps, shrink_));
         const auto y = E::narrow(C(k) * step_);
         const Bits error = Rounder<C>::magnitude(v - E::widen(y));
         worst_ = error > worst_ ? error : worst_;

@@ -45,6 +45,21 @@ struct Grid {
     unsigned shift;
 };
 
+// Whether there is shrinking: libfedsz has no setting for it, and its encoder alone no room.
+#ifdef FEDSZ_ENCODER_ONLY
+inline constexpr bool kShrinks = false;
+#else
+inline constexpr bool kShrinks = true;
+#endif
+
+// A number of steps, moved towards 0 by up to `most`.
+template <class C>
+C shrunk(C steps, C most) {
+    if constexpr (!kShrinks) return steps;
+    const C above = steps < -most ? -most : steps;
+    return steps - (above > most ? most : above);
+}
+
 // Smallest and largest value as keys, integers in the order of the values (see `key`).
 template <class E>
 struct Extent {
