@@ -179,6 +179,7 @@ def test_settings_reach_the_clients() -> None:
         "update": "delta+ef",
         "trains": True,
         "decay": 1.0,
+        "ahead": False,
         "turn": 1,
         "factor-names": [],
         "factors": [],

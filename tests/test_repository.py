@@ -74,7 +74,14 @@ def test_every_option_says_who_takes_it() -> None:
 def test_what_defines_a_run_is_what_can_change_its_result() -> None:
     """A sweep that forgot one would take different runs for the same."""
     own_axes = {"task", "dataset", "model", "codec", "error_bound", "seed", "initial"}
-    own_axes |= {"update", "downlink", "decay", "policy", "tolerance"}  # by run_id, where unusual
+    own_axes |= {
+        "update",
+        "downlink",
+        "decay",
+        "ahead",
+        "policy",
+        "tolerance",
+    }  # by run_id, where unusual
     own_axes |= {"clients_per_round", "fetchsgd", "server_momentum"}  # the same
     changes_nothing = {"data_dir", "round_timeout", "min_clients", "min_replies", "deadline_factor"}
     changes_nothing |= {"max_client_share", "max_update_norm", "allow_codecs"}  # of a sweep: off
