@@ -40,7 +40,7 @@ UPLINKS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "uncompressed": ("eigen", {"codec": "raw"}),
     "FedSZ as published": ("methods-large", {"codec": "sz2"}),
     "top-k of 1 %, ternary": ("methods-large", {"update": "feedback>topk>ternary"}),
-    "auto": ("methods-large", {"policy": "auto"}),
+    "auto": ("eigen", {"policy": "auto"}),
     "delta+ef@step:1": ("eigen", {"update": "delta+ef", "error_bound": "step:1"}),
     "the same in the basis": ("eigen", {"update": "feedback>eigen>uniform@step:1"}),
 }
