@@ -269,20 +269,18 @@ def _unpacked(
 
 def _begin_ahead(
     plain: dict[str, ArrayRecord],
-    sent: dict[str, Reference],
+    sent: Mapping[str, Reference],
     told: Instructions,
     state: ClientState,
 ) -> None:
-    """Have the app begin with what it has not sent yet, where the server says so.
-
-    What it makes of that is coded as it differs from there, and added to what was sent.
-    """
+    """Have the app begin with what it has not sent yet, where the server says so."""
     for key, model in sent.items():
         moved = ahead_of(model, *state.residual(key, told), told.config)
         if not moved:
             continue
         begun = to_record({name: moved.get(name, x) for name, x in model.arrays.items()})
-        sent[key] = model.with_start(views_of(begun))
+        views = views_of(begun)
+        model.begun = {name: views[name] for name in moved}
         plain[key] = with_aside(begun, aside_of(plain[key]))
 
 

@@ -104,10 +104,10 @@ class FedSZClientFilter(ModelFilter):
         job.kept.keep_model(name, model if name in told.holds else None)
         self._tell(task.fl_ctx)
         as_tensors = content.note.get("tensors") is True
-        if moved := ahead_of(model, *job.kept.residual(name, told), told.config):
-            model = model.with_start({**model.arrays, **moved})
+        model.begun = ahead_of(model, *job.kept.residual(name, told), told.config)
         job.asked[name] = _Asked(task.task_id, told, model)
-        own = {name: x.copy() for name, x in model.arrays.items()}  # training may write into them
+        begun = {**model.arrays, **model.begun}
+        own = {name: x.copy() for name, x in begun.items()}  # training may write into them
         return plain(dxo, own, content.beside, as_tensors=as_tensors)
 
     def going_out(self, dxo: DXO, task: TaskContext) -> DXO | None:

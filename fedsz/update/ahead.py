@@ -1,10 +1,10 @@
 """Training that begins ahead: with what a client has not sent yet added to the model.
 
 With m the model that was sent and r the residual of n rounds ago, training begins with
-m + decay^n r, and the step is what it moves from there. It is coded with error feedback as ever, so
-that the same residual goes along with it. Only the beginning is another: a client does not learn
-once more what it has learned and not sent, and what was left out costs less. So CSER (Xie et al.,
-NeurIPS 2020) adds errors to the local model at once.
+m + decay^n r, and the step is what it moves from there. The sum of m and that step is coded with
+error feedback as ever, so that the same residual goes along with it. Only the beginning is another:
+a client does not learn once more what it has learned and not sent, and what was left out costs
+less. So CSER (Xie et al., NeurIPS 2020) adds errors to the local model at once.
 """
 
 from __future__ import annotations
@@ -54,4 +54,23 @@ def ahead_of(
             start = narrow(np.asarray(Residual(r, decay**age).added_to(x)), x.dtype)
         if is_finite(start):
             found[name] = start
+    return found
+
+
+def less_head_start(trained: Mapping[str, NDArray], sent: Reference) -> Mapping[str, NDArray]:
+    """Return what training would have made if it had moved as far, and had begun with ``sent``.
+
+    Args:
+        trained: after training that began with ``sent.begun``.
+        sent: the model; it has all of ``trained``, in the same dtypes and shapes.
+    """
+    if not sent.begun:
+        return trained
+    found = dict(trained)
+    for name in sent.begun.keys() & trained.keys():
+        x, start = trained[name], sent.begun[name]
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = np.subtract(x, start, dtype=wide(x.dtype))
+            moved += sent.arrays[name]
+        found[name] = narrow(moved, x.dtype)
     return found

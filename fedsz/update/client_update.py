@@ -18,6 +18,7 @@ from fedsz.errors import DivergedUpdate, ReferenceMismatch
 from fedsz.methods import History
 from fedsz.methods.combinators import by_step
 from fedsz.stream import Limits, Reader
+from fedsz.update.ahead import less_head_start
 from fedsz.update.bound_encoder import UpdateEncoder
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import Report, compress_measured
@@ -157,7 +158,8 @@ def coded_update(
         key: of the model.
         arrays: after training.
         told: what the server said beside the model.
-        sent: the model; it has all of ``arrays``, in the same dtypes and shapes.
+        sent: the model; it has all of ``arrays``, in the same dtypes and shapes, and says what
+            training has begun with.
         keeper: of the residual.
         differs: whether ``arrays`` are differences already, and ``sent`` is zero: then the stream
             refers to no model.
@@ -165,6 +167,8 @@ def coded_update(
     Raises:
         DivergedUpdate: a tensor that was finite is not any more.
     """
+    if not differs:
+        arrays = less_head_start(arrays, sent)
     config, chain = told.config, told.config.chain
     keeps_state = config.keeps_state and told.trains
     kept, age = keeper.residual(key, told) if keeps_state else ({}, 1)

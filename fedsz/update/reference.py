@@ -7,6 +7,7 @@ that nothing is ever added to the wrong model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,7 @@ class Reference:
 
     Attributes:
         history: what broadcasts have shown on the way to it, if that is known.
+        begun: by tensor, what training begins with in its place; see `fedsz.update.ahead`.
 
     Raises:
         ConfigError: it holds something that streams do not.
@@ -36,6 +38,7 @@ class Reference:
     def __init__(self, state_dict: StateDict, history: History | None = None) -> None:
         self.arrays: dict[str, NDArray] = as_arrays(state_dict)
         self.history = history
+        self.begun: Mapping[str, NDArray] = {}
 
     @classmethod
     def of(cls, given: Reference | StateDict | None) -> Reference | None:
@@ -48,15 +51,6 @@ class Reference:
         """Return this model as other arrays hold it, whose digest is known then."""
         other = Reference(arrays, self.history)
         other.__dict__.update((k, v) for k, v in self.__dict__.items() if k == "digest")
-        return other
-
-    def with_start(self, arrays: StateDict) -> Reference:
-        """Return this model with other arrays, which training began with.
-
-        Differences are from these then, and whoever decodes them adds them to the model itself.
-        """
-        other = Reference(arrays, self.history)
-        other.digest = self.digest
         return other
 
     def with_history(self, history: History | None) -> Reference:
