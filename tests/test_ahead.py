@@ -27,32 +27,33 @@ from tests.federation import app_of, around, grid_of, record_of, to_arrays
 
 AHEAD = CompressionConfig(update="delta+ef", error_bound="step:2", ahead=True)
 CHOSEN: dict[str, Any] = dict.fromkeys(("update", "downlink", "threshold"))  # by the policy
-EIGEN = "feedback:decay=0.5>eigen>uniform:shrink=0.25@step:2"
+EIGEN = "feedback>eigen>uniform:shrink=0.25@step:2"
 Arrays = dict[str, np.ndarray]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("update", ["delta+ef", EIGEN, "feedback:decay=0.5>topk"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("update", ["delta+ef", EIGEN, "feedback>topk"])
 def test_training_begins_with_the_model_and_the_residual_that_is_left_of_it(
     update: str, dtype: str
 ) -> None:
     sent = {name: x.astype(dtype) for name, x in model().items()}
-    wide = np.float64 if dtype == "float64" else np.float32
-    left = {name: 0.1 * np.ones(x.shape, wide) for name, x in sent.items()}
+    left = {name: 0.1 * np.ones_like(x) for name, x in sent.items()}
     chained = flat({name: {"residual": x, "round": np.array([3])} for name, x in left.items()})
-    how = AHEAD.replace(update=update, decay=0.5)
+    how = AHEAD.replace(update=update, decay=0.5)  # which is not of chains
     begun = ahead_of(Reference(sent), left if how.chain is None else chained, 2, how)
 
     assert begun.keys() == sent.keys()
     for name, x in begun.items():
         assert x.dtype == dtype
-        np.testing.assert_allclose(x, sent[name] + 0.25 * left[name], rtol=1e-2, atol=1e-3)
+        share = 0.25 if how.chain is None else 1.0
+        np.testing.assert_allclose(x, sent[name] + share * left[name], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("update", "ahead"),
     [
         *(("delta+ef", False), ("delta", True), ("weights", True), ("eigen>uniform@step:1", True)),
+        ("feedback:decay=0.5>topk", True),
         *(("dgc>topk", True), ("ecx>topk", True), ("difference>feedback>topk", True)),
     ],
 )
@@ -67,12 +68,14 @@ def test_nothing_else_begins_ahead(update: str, ahead: bool) -> None:
 
 def test_residuals_that_fit_nothing_or_lead_nowhere_are_left_out() -> None:
     sent = {**model(), "tall": np.full(9, 3e38, np.float32), "lost": np.zeros(3, np.float32)}
+    sent["half"] = np.ones(3, np.float16)
     left: Arrays = {
         "fc.bias": np.ones(3, np.float32),
         "fc.weight": np.ones((40, 50), np.float64),
         "tall": np.full(9, 3e38, np.float32),
         "lost": np.full(3, np.nan, np.float32),
         "elsewhere": np.ones(3, np.float32),
+        "half": np.ones(3, np.float32),
     }
     assert ahead_of(Reference(sent), left, 1, AHEAD) == {}
 

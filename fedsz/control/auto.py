@@ -46,6 +46,7 @@ START: Final = 0.5  # of it in the first round,
 RAMP: Final = 5  # all of it after so many more,
 SHORT: Final = 10  # and beyond so many rounds, in proportion to them,
 MOST: Final = 2.0, 10.0  # up to so many times of it: of updates, and of the model
+AHEAD: Final = 1.2  # times as wide as for clients that begin with the model: bounds of updates
 SHRINK: Final = 0.25  # of `uniform` after those, unless it has one
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
 SLACK: Final = 1.5  # times as late as that, and it tightens

@@ -18,7 +18,6 @@ from fedsz.nvflare.kept import Kept
 from fedsz.nvflare.model_filter import ModelFilter, Shared, TaskContext
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
-from fedsz.update.ahead import ahead_of
 from fedsz.update.client_update import check_finite, coded_update, initial_point, received
 from fedsz.update.config import LEAST_BYTES
 from fedsz.update.decompress import decompress
@@ -104,10 +103,8 @@ class FedSZClientFilter(ModelFilter):
         job.kept.keep_model(name, model if name in told.holds else None)
         self._tell(task.fl_ctx)
         as_tensors = content.note.get("tensors") is True
-        model.begun = ahead_of(model, *job.kept.residual(name, told), told.config)
         job.asked[name] = _Asked(task.task_id, told, model)
-        begun = {**model.arrays, **model.begun}
-        own = {name: x.copy() for name, x in begun.items()}  # training may write into them
+        own = {name: x.copy() for name, x in model.arrays.items()}  # training may write into them
         return plain(dxo, own, content.beside, as_tensors=as_tensors)
 
     def going_out(self, dxo: DXO, task: TaskContext) -> DXO | None:

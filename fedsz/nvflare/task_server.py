@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from fedsz.arrays import Layout, NDArray
+from fedsz.control.auto import AHEAD
 from fedsz.control.policy import Controller
 from fedsz.control.record import ClientRecord, Failure, RoundRecord
 from fedsz.control.rule import SENSITIVITY, SPREAD
@@ -26,7 +27,7 @@ from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
 from fedsz.formatting import size
 from fedsz.stream import Limits, Reader
 from fedsz.update.broadcast import Broadcast
-from fedsz.update.config import EXACT
+from fedsz.update.config import EXACT, CompressionConfig
 from fedsz.update.decompress import decode
 from fedsz.update.instructions import Instructions
 from fedsz.update.reference import Reference, require_reference
@@ -121,8 +122,21 @@ class TaskServer:
             self._sent[client] = self._controller.next_round, model
             self._in_round.add(client)
             holds = {} if broadcast.exact else {self._task: model.digest}
-            told = Instructions(self._config, self._turn, holds, self._run, counted=counted)
+            told = Instructions(self._told, self._turn, holds, self._run, counted=counted)
             return streams, told
+
+    @property
+    def _told(self) -> CompressionConfig:
+        """What clients are told: nothing that older ones do not know, and to begin with the model.
+
+        They may test what they begin with, and the server takes that for the model's. A bound that
+        is for clients that begin ahead is too wide for them.
+        """
+        config = self._config
+        if not config.ahead:
+            return config
+        bound = str(config.bound.scaled(1 / AHEAD))
+        return config.replace(ahead=False, codec=config.lossy_codec.told, error_bound=bound)
 
     def unpack(
         self, client: str, stream: bytes, turn: object, report: ReplyReport, *, differs: bool

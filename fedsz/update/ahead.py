@@ -13,14 +13,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedsz.arrays import NDArray, wide
+from fedsz.arrays import NDArray
 from fedsz.codecs.base import Residual
-from fedsz.methods import parts_of
+from fedsz.codecs.uniform import WIDE
 from fedsz.methods.base import is_finite
-from fedsz.methods.feedback import RESIDUAL, Feedback
+from fedsz.methods.feedback import RESIDUAL
 from fedsz.methods.state import by_tensor, path_of
 from fedsz.update.config import CompressionConfig
-from fedsz.update.lossy import narrow
 from fedsz.update.reference import Reference
 
 
@@ -36,22 +35,23 @@ def ahead_of(
         config: as the server has told it; with nothing to begin ahead by, there are no tensors.
 
     Returns:
-        By name, in the tensors' own dtypes; those whose sum is not finite are left out.
+        By name, in the tensors' own dtypes; those whose sum is not finite are left out, and those
+        in half precision, which would round off of it what nobody keeps.
     """
     if not config.begins_ahead:
         return {}
-    residuals, decay = kept, config.decay
+    residuals, weight = kept, config.decay**age
     if config.chain is not None:
-        (decay,) = (p.decay for p in parts_of(config.chain) if isinstance(p, Feedback))
+        weight = 1.0  # of those that begin ahead
         paths = {name: (s, path_of(s, RESIDUAL)) for name, s in by_tensor(kept).items()}
         residuals = {name: s[path] for name, (s, path) in paths.items() if path is not None}
     found = {}
     for name, r in residuals.items():
         x = sent.arrays.get(name)
-        if x is None or r.shape != x.shape or r.dtype not in (x.dtype, wide(x.dtype)):
+        if x is None or x.dtype not in WIDE or (r.shape, r.dtype) != (x.shape, x.dtype):
             continue
         with np.errstate(over="ignore", invalid="ignore"):
-            start = narrow(np.asarray(Residual(r, decay**age).added_to(x)), x.dtype)
+            start = np.asarray(Residual(r, weight).added_to(x))
         if is_finite(start):
             found[name] = start
     return found
@@ -68,9 +68,6 @@ def less_head_start(trained: Mapping[str, NDArray], sent: Reference) -> Mapping[
         return trained
     found = dict(trained)
     for name in sent.begun.keys() & trained.keys():
-        x, start = trained[name], sent.begun[name]
         with np.errstate(over="ignore", invalid="ignore"):
-            moved = np.subtract(x, start, dtype=wide(x.dtype))
-            moved += sent.arrays[name]
-        found[name] = narrow(moved, x.dtype)
+            found[name] = np.asarray(trained[name] - sent.begun[name]) + sent.arrays[name]
     return found

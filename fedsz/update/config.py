@@ -261,14 +261,19 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def begins_ahead(self) -> bool:
-        """Whether clients begin with what they have not sent: of plain error feedback alone."""
+        """Whether clients begin with what they have not sent: of plain error feedback alone.
+
+        A chain's residuals have an age each, so that it may not decay.
+        """
         from fedsz.methods import Feedback, parts_of
         from fedsz.methods.combinators import Wrapper
 
         if not self.ahead or self.chain is None:
             return self.ahead and self.update == DELTA_EF
-        wrappers = [type(p) for p in parts_of(self.chain) if isinstance(p, Wrapper)]
-        return wrappers == [Feedback]
+        wrappers = [part for part in parts_of(self.chain) if isinstance(part, Wrapper)]
+        if len(wrappers) != 1 or type(wrappers[0]) is not Feedback:
+            return False
+        return wrappers[0].decay == 1
 
     @property
     def keeps_state(self) -> bool:
