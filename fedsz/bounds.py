@@ -112,7 +112,7 @@ class ErrorBound:
             finite values, one whose range overflows float64, or a bound of kind ``step``, which
             one tensor alone does not have.
         """
-        from fedsz.codecs.spread import standard_deviation, value_range  # numpy; options need none
+        from fedsz.spread import standard_deviation, value_range  # numpy; options need none
 
         if self.kind == "step":
             return 0.0

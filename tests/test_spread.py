@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsz import spread
 from fedsz.arrays import DTYPES, wide
 from fedsz.codecs import _uniform
 from fedsz.codecs.spread import energy, energy_between, standard_deviation, value_range
@@ -196,3 +197,14 @@ def test_bfloat16_is_as_exact_as_its_elements() -> None:
     exact = np.square(np.subtract(x, base, dtype=np.float32), dtype=np.float64).sum()
 
     assert energy_between(x, base) == pytest.approx(exact, rel=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("size", [0, 1, 7, 130, 300_000])
+def test_bounds_find_the_same_without_codecs(dtype: str, size: int) -> None:
+    x = (100 * np.random.default_rng(size).normal(size=size)).astype(dtype)
+    if size > 7:
+        x[3:5] = np.nan, np.inf
+
+    assert value_range(x) == spread.value_range(x)
+    assert standard_deviation(x) == spread.standard_deviation(x)
