@@ -85,7 +85,8 @@ class Sweep:
 
         def work(worker: _Worker) -> None:
             with suppress(IndexError):  # none left: popleft() gives each run to one thread
-                while run := todo.popleft():
+                while True:
+                    run = todo.popleft()
                     try:
                         for news in worker.run(run):
                             told.put((run, news))
