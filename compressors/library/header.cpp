@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 
-#include "deflate.hpp"
 #include "failure.hpp"
 #include "msgpack.hpp"
 
@@ -16,12 +15,6 @@ template <class... Parts>
     fail_at(kPrefix, status, parts...);
 }
 
-std::uint64_t little(Octets bytes) {
-    std::uint64_t value = 0;
-    for (std::size_t i = bytes.size(); i-- > 0;) value = value << 8 | bytes[i];
-    return value;
-}
-
 // The length of the array that a piece of MessagePack begins with; 0 for another.
 std::uint64_t array_length(Octets section) {
     const unsigned first = section[0];
@@ -29,75 +22,27 @@ std::uint64_t array_length(Octets section) {
     return Unpacker(section).array();
 }
 
-struct Stored {
-    Octets header;
-    unsigned version;
-};
-
-Stored stored_header(Octets stream, std::uint64_t header_bytes) {
-    const Octets magic = stream.first(std::min(stream.size(), sizeof kMagic));
-    if (!std::ranges::equal(magic, Octets(kMagic).first(magic.size())))
-        fail(FEDSZ_ERROR_CORRUPT, "not a fedsz stream: wrong magic");
-    if (stream.size() < kPrefix)
-        fail_at(stream.size(), FEDSZ_ERROR_TRUNCATED, "the stream ends within its header");
-    const std::uint64_t version = little(stream.subspan(8, 2)),
-                        flags = little(stream.subspan(10, 2));
-    const std::uint64_t length = little(stream.subspan(12, 4));
-    if (version < kValuesVersion || version > kChainsVersion)
-        fail_at(8, FEDSZ_ERROR_UNSUPPORTED, "stream version ", version,
-                "; this release reads 1, 2, 3");
-    if (flags) fail_at(10, FEDSZ_ERROR_UNSUPPORTED, "unknown flags ", flags);
-    if (length > header_bytes)
-        fail_at(12, FEDSZ_ERROR_LIMIT, "header of ", length, " bytes; the limit is ", header_bytes);
-    if (stream.size() - kPrefix < length)
-        fail_at(stream.size(), FEDSZ_ERROR_TRUNCATED, "the stream ends within its header");
-    const Octets header = stream.subspan(kPrefix, std::size_t(length));
-    if (crc32(header, crc32(stream.first(16))) != little(stream.subspan(16, 4)))
-        fail_at(16, FEDSZ_ERROR_CHECKSUM, "checksum of the header");
-    return {header, unsigned(version)};
-}
-
 }  // namespace
 
-Header::Header(Octets stream, const fedsz_limits& limits) {
-    std::uint64_t most = limits.tensors, header_bytes = limits.header_bytes;
-    if (limits.tensor_bytes) {
-        most = std::min(most,
-                        std::max<std::uint64_t>(kFreeTensors, stream.size() / limits.tensor_bytes));
-        header_bytes = std::min(header_bytes, product(kTensorHeaderBytes, most));
-    }
-    const Stored stored = stored_header(stream, header_bytes);
-    bool ends;
-    inflated_ = inflated(stored.header, header_bytes, ends);
-    if (inflated_.size() > header_bytes)
-        refuse(FEDSZ_ERROR_LIMIT, "header inflates beyond ", header_bytes, " bytes");
-    if (!ends)
-        refuse(FEDSZ_ERROR_CORRUPT, "the header's zlib stream does not end where the header does");
+Header::Header(Octets inflated, unsigned version, const Allowance& allowance) {
     Octets tensors, payloads, chains;
-    read_sections(most, tensors, payloads, chains);
+    read_sections(inflated, allowance.tensors, tensors, payloads, chains);
     read_tensors(tensors);
     read_payloads(payloads);
     read_chains(chains);
-    check(limits, stored.version, stream.size());
-
-    std::uint64_t offset = kPrefix + stored.header.size(), needed = 0;
+    check(version, allowance.decoded_bytes);
     for (PayloadRecord& payload : payloads_) {
-        payload.offset = sum(offset, needed);
-        needed = sum(needed, payload.size);
+        payload.offset = payload_bytes_;
+        payload_bytes_ = sum(payload_bytes_, payload.size);
     }
-    const std::uint64_t have = stream.size() - offset;
-    if (have < needed)
-        fail_at(stream.size(), FEDSZ_ERROR_TRUNCATED, "payloads need ", needed, " bytes, have ",
-                have);
-    if (have > needed)
-        fail_at(offset + needed, FEDSZ_ERROR_CORRUPT, have - needed, " bytes after the end");
 }
 
-void Header::read_sections(std::uint64_t most, Octets& tensors, Octets& payloads, Octets& chains) {
+void Header::read_sections(Octets inflated, std::uint64_t most, Octets& tensors, Octets& payloads,
+                           Octets& chains) {
     static constexpr std::uint8_t none[] = {0x90};
     bool seen[3] = {};
     chains = none;
-    Unpacker unpacker{Octets(inflated_)};
+    Unpacker unpacker(inflated);
     for (std::uint64_t left = unpacker.map(); left > 0; --left) {
         const std::string_view key = as_text(unpacker.text());
         if (key == "tensors") {
@@ -208,7 +153,7 @@ void Header::read_chains(Octets section) {
     unpacker.end();
 }
 
-void Header::check(const fedsz_limits& limits, unsigned version, std::uint64_t length) {
+void Header::check(unsigned version, std::uint64_t allowed_bytes) {
     if (version == kValuesVersion && reference_)
         refuse(FEDSZ_ERROR_UNSUPPORTED, "a version 1 stream refers to nothing");
     if (version == kDifferencesVersion && !reference_)
@@ -229,8 +174,7 @@ void Header::check(const fedsz_limits& limits, unsigned version, std::uint64_t l
     check_members();
     for (const PayloadRecord& payload : payloads_) check(payload);
     // Sums of sizes stay in size_t, whatever the limits.
-    const std::uint64_t allowed = std::min<std::uint64_t>(
-        std::max(limits.decoded_bytes, product(limits.expansion, length)), PTRDIFF_MAX);
+    const std::uint64_t allowed = std::min<std::uint64_t>(allowed_bytes, PTRDIFF_MAX);
     if (asked > allowed) refuse(FEDSZ_ERROR_LIMIT, "tensors of ", asked, " bytes; limit ", allowed);
     for (const TensorRecord& tensor : tensors_)
         if (!is_shape(shape_of(tensor)))

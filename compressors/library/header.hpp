@@ -1,4 +1,4 @@
-// A stream's header, read and checked: what fedsz/stream/format.py says.
+// A stream's header, read and checked: docs/format.md, "Header". Python's reader has it checked here, too.
 #pragma once
 
 #include <cstddef>
@@ -23,19 +23,26 @@ struct PayloadRecord {
     bool lossy;
     double bound;
     std::int64_t checksum;
-    std::uint64_t size, offset;  // in the stream
+    std::uint64_t size, offset;  // behind the header
     std::uint32_t members, count;
+};
+
+// What a stream may have: tensors, and bytes of theirs in all.
+struct Allowance {
+    std::uint64_t tensors, decoded_bytes;
 };
 
 class Header {
 public:
-    // Throws Failure for what is no stream, or asks for more than the limits.
-    Header(Octets stream, const fedsz_limits& limits);
+    // Reads what a stream of that version says of itself; the bytes must outlive the header. Throws
+    // Failure for what is none, contradicts itself, or asks for more than is allowed.
+    Header(Octets inflated, unsigned version, const Allowance& allowance);
 
     const Vector<TensorRecord>& tensors() const { return tensors_; }
     const Vector<PayloadRecord>& payloads() const { return payloads_; }
     const std::optional<Digest>& reference() const { return reference_; }
     Octets chain(std::size_t i) const { return chains_[i]; }
+    std::uint64_t payload_bytes() const { return payload_bytes_; }  // of all together
 
     Shape shape_of(const TensorRecord& tensor) const {
         return Shape(shapes_).subspan(tensor.shape, tensor.dimensions);
@@ -48,21 +55,22 @@ public:
     }
 
 private:
-    void read_sections(std::uint64_t most, Octets& tensors, Octets& payloads, Octets& chains);
+    void read_sections(Octets inflated, std::uint64_t most, Octets& tensors, Octets& payloads,
+                       Octets& chains);
     void read_tensors(Octets section);
     void read_payloads(Octets section);
     void read_chains(Octets section);
-    void check(const fedsz_limits& limits, unsigned version, std::uint64_t length);
+    void check(unsigned version, std::uint64_t allowed_bytes);
     void check_members();
     void check(const PayloadRecord& payload) const;
 
-    Vector<std::uint8_t> inflated_;
     Vector<TensorRecord> tensors_;
     Vector<PayloadRecord> payloads_;
     Vector<std::uint64_t> shapes_;
     Vector<std::uint32_t> members_;
     Vector<Octets> chains_;
     std::optional<Digest> reference_;
+    std::uint64_t payload_bytes_ = 0;
     NameIndex index_;
 };
 

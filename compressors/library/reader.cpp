@@ -19,6 +19,20 @@ bool is_chained(const PayloadRecord& payload) {
 
 }  // namespace
 
+Reader::Reader(Octets stream, const fedsz_limits& limits)
+    : stream_(stream),
+      stored_(stream, limits),
+      header_(stored_.inflated, stored_.version, stored_.allowance) {
+    const std::uint64_t have = stream.size() - stored_.end, needed = header_.payload_bytes();
+    if (have < needed)
+        fail_at(stream.size(), FEDSZ_ERROR_TRUNCATED, "payloads need ", needed, " bytes, have ",
+                have);
+    if (have > needed)
+        fail_at(stored_.end + needed, FEDSZ_ERROR_CORRUPT, have - needed, " bytes after the end");
+    checked_.resize(header_.payloads().size());
+    unpacked_.resize(header_.payloads().size());
+}
+
 fedsz_info Reader::info(std::size_t index) const {
     if (index >= header_.tensors().size())
         fail(FEDSZ_ERROR_ARGUMENT, "no tensor ", std::uint64_t(index), "; there are ",
@@ -29,8 +43,7 @@ fedsz_info Reader::info(std::size_t index) const {
                                        ? as_text(header_.chain(std::size_t(payload.codec)))
                                        : codec_name(payload.codec);
     if (codec.empty())
-        fail_at(std::size_t(payload.offset), FEDSZ_ERROR_UNSUPPORTED, "unknown codec ",
-                payload.codec);
+        fail_at(offset_of(payload), FEDSZ_ERROR_UNSUPPORTED, "unknown codec ", payload.codec);
     const Shape shape = header_.shape_of(tensor);
     return {{as_text(tensor.name).data(), tensor.name.size(), fedsz_dtype(tensor.dtype),
              shape.data(), shape.size()},
@@ -41,15 +54,16 @@ fedsz_info Reader::info(std::size_t index) const {
             payload.lossy,
             payload.bound,
             tensor.payload,
-            std::size_t(payload.offset),
+            std::size_t(offset_of(payload)),
             std::size_t(payload.size)};
 }
 
 Octets Reader::checked(std::size_t i) {
     const PayloadRecord& payload = header_.payloads()[i];
-    const Octets bytes = stream_.subspan(std::size_t(payload.offset), std::size_t(payload.size));
+    const Octets bytes =
+        stream_.subspan(std::size_t(offset_of(payload)), std::size_t(payload.size));
     if (!checked_[i] && std::int64_t(crc32(bytes)) != payload.checksum)
-        fail_at(payload.offset, FEDSZ_ERROR_CHECKSUM, "checksum of payload ", std::uint64_t(i));
+        fail_at(offset_of(payload), FEDSZ_ERROR_CHECKSUM, "checksum of payload ", std::uint64_t(i));
     checked_[i] = 1;
     return bytes;
 }
@@ -95,9 +109,9 @@ void Reader::decode(std::size_t index, const Reference* reference, void* element
         decode_lossy(tensor, payload, bytes, differs ? base_of(tensor, reference) : nullptr,
                      elements);
     } catch (const Failure& failure) {
-        fail_at(payload.offset, failure.error.status, failure.what());
+        fail_at(offset_of(payload), failure.error.status, failure.what());
     } catch (const CorruptPayload& corrupt) {
-        fail_at(payload.offset, FEDSZ_ERROR_CORRUPT,
+        fail_at(offset_of(payload), FEDSZ_ERROR_CORRUPT,
                 "uniform payload does not decode: ", corrupt.what());
     }
 }

@@ -4,19 +4,16 @@
 #include <cstddef>
 
 #include "arena.hpp"
-#include "header.hpp"
 #include "history.hpp"
 #include "reference.hpp"
+#include "stored_header.hpp"
 
 namespace fedsz::library {
 
 class Reader {
 public:
-    // Reads the header; the stream must outlive the reader.
-    Reader(Octets stream, const fedsz_limits& limits) : stream_(stream), header_(stream, limits) {
-        checked_.resize(header_.payloads().size());
-        unpacked_.resize(header_.payloads().size());
-    }
+    // Reads the header; the stream must outlive the reader. Throws Failure for what is no stream.
+    Reader(Octets stream, const fedsz_limits& limits);
 
     const Header& header() const { return header_; }
     fedsz_info info(std::size_t index) const;
@@ -28,6 +25,9 @@ public:
     void decode(std::size_t index, const Reference* reference, void* elements);
 
 private:
+    std::uint64_t offset_of(const PayloadRecord& payload) const {
+        return stored_.end + payload.offset;
+    }
     Octets checked(std::size_t payload);
     const void* base_of(const TensorRecord& tensor, const Reference* reference) const;
     void decode_lossy(const TensorRecord& tensor, const PayloadRecord& payload, Octets bytes,
@@ -37,6 +37,7 @@ private:
     Octets unpacked(std::size_t payload, Octets bytes);
 
     Octets stream_;
+    StoredHeader stored_;
     Header header_;
     const History* history_ = nullptr;
     Vector<std::uint8_t> checked_;  // whether a payload's checksum has been seen to fit

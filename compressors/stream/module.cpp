@@ -1,14 +1,20 @@
 // fedsz.codecs._stream: see fedsz/codecs/_stream.pyi.
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <bit>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "bits.hpp"
+#include "failure.hpp"
+#include "header.hpp"
 #include "python.hpp"
 #include "xxh3.hpp"
 
@@ -70,6 +76,25 @@ std::uint64_t xxh3_64(nb::handle data) {
     return hash.digest64();
 }
 
+std::optional<std::pair<std::string, std::string>> header_fault(nb::handle inflated,
+                                                                unsigned version,
+                                                                std::uint64_t tensors,
+                                                                std::uint64_t decoded_bytes) {
+    const Bytes bytes(inflated);
+    const auto all = bytes.span();
+    const library::Octets header(reinterpret_cast<const std::uint8_t*>(all.data()), all.size());
+    try {
+        unlocked([&] { library::Header(header, version, {tensors, decoded_bytes}); });
+        return std::nullopt;
+    } catch (const library::Failure& failure) {
+        const auto status = failure.error.status;
+        return std::pair(status == FEDSZ_ERROR_LIMIT         ? "limit"
+                         : status == FEDSZ_ERROR_UNSUPPORTED ? "unsupported"
+                                                             : "corrupt",
+                         failure.what());
+    }
+}
+
 // Throws std::invalid_argument unless a tensor of so many bytes has elements of that width, and a
 // place in planes of as many rows from column `first` on.
 stream::Items items_of(std::size_t bytes, std::size_t width, bool floating, std::size_t all,
@@ -113,6 +138,8 @@ NB_MODULE(_stream, m) {
         .def("digest", &Hash::digest);
     m.def("xxh3", &xxh3, nb::arg("data"));
     m.def("xxh3_64", &xxh3_64, nb::arg("data"));
+    m.def("header_fault", &header_fault, nb::arg("inflated"), nb::arg("version"),
+          nb::arg("tensors"), nb::arg("decoded_bytes"));
     const auto exact = [](const char* name) { return nb::arg(name).noconvert(); };
     m.def("bit_difference", &bit_difference, exact("x"), exact("base"), nb::arg("width"),
           nb::arg("floating"), exact("planes"), nb::arg("first"));

@@ -30,6 +30,23 @@ def xxh3(data: Buffer) -> bytes:
 def xxh3_64(data: Buffer) -> int:
     """Return XXH3 of 64 bits, seed 0: 0 to 2^64 - 1."""
 
+def header_fault(
+    inflated: Buffer, version: int, tensors: int, decoded_bytes: int
+) -> tuple[str, str] | None:
+    """Return what is wrong with a header (docs/format.md, "Header"); None if nothing is.
+
+    Time and memory are a small multiple of its length, whatever it claims.
+
+    Args:
+        inflated: its MessagePack.
+        version: that of the stream, 1 to 3.
+        tensors: how many it may have; below 2^64, as the next.
+        decoded_bytes: of them all together.
+
+    Returns:
+        "corrupt", "unsupported" or "limit", and what is wrong in words.
+    """
+
 def bit_difference(
     x: Octets, base: Octets, width: int, floating: bool, planes: Octets, first: int
 ) -> None:

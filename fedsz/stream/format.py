@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Annotated, Final, Self
+from typing import Final, Self
 
 import msgspec
 import numpy as np
 
-from fedsz.arrays import COMPLEX_DTYPES, DTYPES, LOSSY_DTYPES, MAX_NDIM, Layout, is_shape
+from fedsz.arrays import DTYPES, Layout
+from fedsz.codecs import _stream
 from fedsz.errors import CorruptStream, LimitExceeded, UnsupportedStream
 
 MAGIC: Final = b"\x89FSZ\r\n\x1a\n"
@@ -20,18 +19,20 @@ VERSION: Final = 1
 DIFFERENCES: Final = 2  # the version of streams with differences from a reference
 CHAINS: Final = 3  # and of streams with tensors that a chain of methods has coded
 VERSIONS: Final = (VERSION, DIFFERENCES, CHAINS)
-DIGEST_BYTES: Final = 16  # that name a reference
 VALUES, DIFFERENCE, BITS, CHAIN, CHAIN_DIFFERENCE = range(5)
 TRANSFORMS: Final = ("values", "delta", "bits", "values", "delta")  # by number: what is coded
 CHAINED: Final = (CHAIN, CHAIN_DIFFERENCE)
 PREFIX: Final = 20
-MAX_DIM: Final = 1 << 48
 FREE_TENSORS: Final = 1 << 13  # that a stream of any length may have
-MOST_TEXT: Final = 1000  # characters of a chain
 MOST_CHAINS: Final = 256  # of a stream, each of which has to be read
 TENSOR_HEADER_BYTES: Final = 192  # of the inflated header, for each tensor that is allowed
 
-_NO_CHAINS: Final = b"\x90"  # an empty array in MessagePack
+_FAULTS: Final = {
+    "corrupt": CorruptStream,
+    "unsupported": UnsupportedStream,
+    "limit": LimitExceeded,
+}
+_MOST: Final = (1 << 63) - 1  # that C++ counts
 _SPARE_TENSORS: Final = 8  # that streams of a known model may have beside twice its own
 _SPARE_BYTES: Final = 32 << 20  # that they may have beside its size
 _INTEGER: Final = 9  # bytes of the longest integer in MessagePack
@@ -104,17 +105,12 @@ class Limits:
         return tensors, min(self.header_bytes, TENSOR_HEADER_BYTES * tensors)
 
 
-_Dimension = Annotated[int, msgspec.Meta(ge=0, lt=MAX_DIM)]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-
-
 class Tensor(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """Name, dtype and shape of one entry of the state_dict."""
 
     name: str
     dtype_id: int
-    shape: Annotated[tuple[_Dimension, ...], msgspec.Meta(max_length=MAX_NDIM)]
+    shape: tuple[int, ...]
 
     @property
     def dtype(self) -> np.dtype:
@@ -140,10 +136,10 @@ class Chain(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
         seed, round, sender: 0 to 2^64 - 1.
     """
 
-    text: Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_TEXT)]
-    seed: _Count
-    round: _Count
-    sender: _Count
+    text: str
+    seed: int
+    round: int
+    sender: int
 
 
 class Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -154,10 +150,10 @@ class Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
     codec_id: int
     transform: int
-    nbytes: _Count
+    nbytes: int
     checksum: int
     bound: float | None
-    members: Annotated[tuple[int, ...], msgspec.Meta(min_length=1)]
+    members: tuple[int, ...]
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -179,19 +175,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return sum(tensor.nbytes for tensor in self.tensors)
 
 
-class _Sections(msgspec.Struct, forbid_unknown_fields=True):
-    """A header whose records are still MessagePack: they are counted before they are read."""
-
-    tensors: msgspec.Raw
-    payloads: msgspec.Raw
-    reference: _Digest | None
-    chains: msgspec.Raw = msgspec.Raw(_NO_CHAINS)
-
-
-_sections = msgspec.msgpack.Decoder(_Sections)
-_tensors = msgspec.msgpack.Decoder(tuple[Tensor, ...])
-_payloads = msgspec.msgpack.Decoder(tuple[Payload, ...])
-_chains = msgspec.msgpack.Decoder(tuple[Chain, ...])
+_read = msgspec.msgpack.Decoder(Header)
 
 
 def parse_header(stored: memoryview, limits: Limits, version: int, length: int) -> Header:
@@ -206,103 +190,21 @@ def parse_header(stored: memoryview, limits: Limits, version: int, length: int) 
     Raises:
         CorruptStream: it is not a header, contradicts itself, or asks for more than ``limits``.
     """
-
-    def refuse(what: str, error: type[CorruptStream] = CorruptStream) -> CorruptStream:
-        return error(what, offset=PREFIX)
-
     most, header_bytes = limits.counts(length)
+    allowed = max(limits.decoded_bytes, limits.expansion * length)
     inflater = zlib.decompressobj()
     try:
         inflated = inflater.decompress(stored, header_bytes + 1)
         if len(inflated) > header_bytes:
-            raise refuse(f"header inflates beyond {header_bytes} bytes", LimitExceeded)
+            what = f"header inflates beyond {header_bytes} bytes"
+            raise LimitExceeded(what, offset=PREFIX)
         if not inflater.eof or inflater.unused_data:
-            raise refuse("the header's zlib stream does not end where the header does")
-        sections = _sections.decode(inflated)
-        if (count := _count(sections.tensors)) > most:
-            raise refuse(f"{count} tensors; limit {most}", LimitExceeded)
-        if _count(sections.payloads) > count:
-            raise refuse("more payloads than tensors")
-        if _count(sections.chains) > _count(sections.payloads):
-            raise refuse("more chains than payloads")
-        if (chains := _count(sections.chains)) > MOST_CHAINS:
-            raise refuse(f"{chains} chains; limit {MOST_CHAINS}", LimitExceeded)
-        header = Header(
-            _tensors.decode(sections.tensors),
-            _payloads.decode(sections.payloads),
-            sections.reference,
-            _chains.decode(sections.chains),
-        )
-    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
-        raise refuse(f"not a header: {err}") from err
-
-    if version == VERSION and header.reference is not None:
-        raise refuse("a version 1 stream refers to nothing", UnsupportedStream)
-    if version == DIFFERENCES and header.reference is None:
-        raise refuse("a version 2 stream names its reference")
-    if bool(header.chains) != (version == CHAINS):
-        raise refuse(f"a version {version} stream with {len(header.chains)} chains")
-    for tensor in header.tensors:
-        if not 0 <= tensor.dtype_id < len(DTYPES):
-            raise refuse(f"unknown dtype {tensor.dtype_id} of {tensor.name!r}", UnsupportedStream)
-    if len({tensor.name for tensor in header.tensors}) != len(header.tensors):
-        raise refuse("two tensors have the same name")
-
-    members = (i for payload in header.payloads for i in payload.members)
-    # Counted first: to sort more of them than there are tensors could take long.
-    total = sum(len(payload.members) for payload in header.payloads)
-    if total != count or sorted(members) != list(range(count)):
-        raise refuse("not every tensor is in exactly one payload")
-    for payload in header.payloads:
-        check_payload(payload, header, refuse)
-    allowed = max(limits.decoded_bytes, limits.expansion * length)
-    if (asked := header.decoded_bytes) > allowed:
-        raise refuse(f"tensors of {asked} bytes; limit {allowed}", LimitExceeded)
-    for tensor in header.tensors:  # those of no bytes may have dimensions that no array has
-        if not is_shape(tensor.shape):
-            raise refuse(f"shape {tensor.shape} of {tensor.name!r}, which no array has")
-    return header
-
-
-def _count(section: msgspec.Raw) -> int:
-    """Return the length of the array that a piece of MessagePack begins with; 0 for another."""
-    data = memoryview(section)
-    if data[0] & 0xF0 == 0x90:
-        return data[0] & 0x0F
-    width = {0xDC: 2, 0xDD: 4}.get(data[0], 0)
-    return int.from_bytes(data[1 : 1 + width], "big")
-
-
-def check_payload(payload: Payload, header: Header, refuse: Callable[..., CorruptStream]) -> None:
-    """Raise what ``refuse`` makes for a payload record that contradicts the format.
-
-    Its tensors are in the header.
-    """
-    transforms = {VALUES} if header.reference is None else {VALUES, DIFFERENCE, BITS}
-    if header.chains:
-        transforms |= {CHAIN} if header.reference is None else set(CHAINED)
-    if payload.transform not in transforms:
-        raise refuse(f"unknown transform {payload.transform}", UnsupportedStream)
-    if payload.transform in CHAINED:
-        if not 0 <= payload.codec_id < len(header.chains):
-            raise refuse(f"no chain {payload.codec_id}")
-        if payload.bound is not None:
-            raise refuse("a chain with an error bound")
-    if payload.transform == DIFFERENCE and payload.bound is None:
-        raise refuse("a difference without an error bound")
-    if payload.transform == BITS and payload.bound is not None:
-        raise refuse("a difference of bits with an error bound")
-    if any(a >= b for a, b in pairwise(payload.members)):
-        raise refuse("the tensors of a payload do not ascend")
-    dtypes = [header.tensors[i].dtype for i in payload.members]
-    if payload.bound is None:
-        if len({dtype.itemsize for dtype in dtypes}) != 1:
-            raise refuse("a lossless payload mixes item sizes")
-        if payload.transform == BITS and any(dtype in COMPLEX_DTYPES for dtype in dtypes):
-            raise refuse("a difference of bits of complex numbers")
-        if payload.transform in CHAINED and (len(dtypes) != 1 or dtypes[0] not in LOSSY_DTYPES):
-            raise refuse("a chain of something else than one floating tensor")
-    elif not (math.isfinite(payload.bound) and payload.bound >= 0):
-        raise refuse(f"error bound {payload.bound}")
-    elif len(dtypes) != 1 or dtypes[0] not in LOSSY_DTYPES:
-        raise refuse("a lossy payload holds something else than one floating tensor")
+            what = "the header's zlib stream does not end where the header does"
+            raise CorruptStream(what, offset=PREFIX)
+        # Before anything is made of it, and as libfedsz does.
+        if fault := _stream.header_fault(inflated, version, min(most, _MOST), min(allowed, _MOST)):
+            kind, what = fault
+            raise _FAULTS[kind](what, offset=PREFIX)
+        return _read.decode(inflated)
+    except (zlib.error, msgspec.DecodeError) as err:
+        raise CorruptStream(f"not a header: {err}", offset=PREFIX) from err
