@@ -8,13 +8,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import ArrayRecord, Context, Message
 
+import fedsz
 from fedsz.errors import ConfigError, TooFewReplies
-from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg
+from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg, fedbuff
+from fedsz.flower.records import streams_of
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.wrapped_grid import WrappedGrid
-from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, run, to_arrays
+from tests.eigen_fleet import model
+from tests.federation import (
+    CLIENTS,
+    app_of,
+    around,
+    grid_of,
+    initial,
+    moved,
+    record_of,
+    run,
+    to_arrays,
+)
 from tests.test_clipping import steps_norm
 from tests.test_hostile_replies import REFUSED, Hostile
 from tests.test_quorum import equal, failing
@@ -96,6 +109,96 @@ def test_an_update_that_is_too_stale_is_refused_and_its_residual_goes_back() -> 
     )
     assert asked[node] > counted.get(node, 0) == 0  # and it will be told so
     assert all(counted[other] for other in others)
+
+
+class Late(WrappedGrid):
+    """Holds back each reply for as many looks as are drawn."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._rng, self._looks = np.random.default_rng(3), dict[str, int]()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = list(self.inner.push_messages(messages))
+        self._looks |= {i: int(self._rng.integers(1, 12)) for i in ids}
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        ids = list(message_ids)
+        self._looks |= {i: self._looks[i] - 1 for i in ids}
+        return list(self.inner.pull_messages([i for i in ids if not self._looks[i]]))
+
+
+class Careful(FedBuff):
+    """Knows of each node which of its replies have counted: True, or False if too stale."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.counts: dict[int, list[bool]] = {}
+
+    def _add(self, mean: Any, reply: Message) -> Any:
+        counts = self.counts.setdefault(reply.metadata.src_node_id, [])
+        counts.append(False)
+        metrics = super()._add(mean, reply)
+        counts[-1] = True
+        return metrics
+
+
+@pytest.mark.parametrize("policy", ["auto", "fixed"])
+@pytest.mark.parametrize("most", [20, 1])
+def test_nothing_is_lost_or_sent_twice_though_replies_are_stale(
+    policy: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has counted of a client, and what it still holds, are its steps in rounds that count.
+
+    Many are asked again in the round that takes their last reply, which has not ended.
+    """
+    monkeypatch.setattr(fedbuff, "POLL_SECONDS", 0.0)
+    contexts: dict[int, Context] = {}
+    steps: dict[int, list[np.ndarray]] = {}  # by node, of each of its turns
+    arrived: dict[int, list[np.ndarray]] = {}
+    rng = np.random.default_rng(1)
+
+    def note(_: int, __: Message, context: Context) -> None:
+        contexts.pop(context.node_id, None)
+        contexts[context.node_id] = context  # the last is whose turn it is
+
+    def train(_: int, x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        node = list(contexts)[-1]
+        after = {k: (a + rng.normal(0, 0.05, a.shape)).astype(a.dtype) for k, a in x.items()}
+        steps.setdefault(node, []).append(after["fc.weight"] - x["fc.weight"].astype(float))
+        return after
+
+    def sent(_: int, __: Message, reply: Message) -> None:
+        node = list(contexts)[-1]
+        record = contexts[node].state["fedsz.model.arrays"]
+        assert isinstance(record, ArrayRecord)
+        held = to_arrays(record)
+        (stream,) = streams_of(next(iter(reply.content.array_records.values())))
+        decoded = fedsz.decompress(stream, reference=held, as_numpy=True)
+        step = decoded["fc.weight"] - held["fc.weight"].astype(float)
+        arrived.setdefault(node, []).append(step)
+
+    app = around(app_of(train), before=note, after=sent)
+    how = {"policy": policy} if policy == "auto" else {"error_bound": "step:2", "threshold": 0}
+    grid = FedSZGrid(Late(grid_of(app)), downlink="step:1", update="delta+ef", **how)
+    strategy = Careful(fraction_evaluate=0, buffer=2, max_staleness=most)
+    strategy.start(grid, record_of(model()), num_rounds=15)
+
+    assert strategy.counts.keys() == contexts.keys()
+    assert all(map(all, strategy.counts.values())) == (most > 1)
+    for node, counts in strategy.counts.items():
+        if not counts[-1]:
+            continue  # which it has not been told yet
+        # One that is still on its way counts as any other, as far as the client knows.
+        counted = counts + [True] * (len(steps[node]) - len(counts))
+        record = contexts[node].state["fedsz.residual.arrays"]
+        assert isinstance(record, ArrayRecord)
+        left = to_arrays(record)["fc.weight"]
+        went = sum(x for x, counts in zip(arrived[node], counted, strict=True) if counts)
+        meant = sum(x for x, counts in zip(steps[node], counted, strict=True) if counts)
+        np.testing.assert_allclose(went + left, meant, atol=1e-5)
+        assert np.abs(left).max() > 0.01
 
 
 def test_whoever_waits_for_all_averages_as_in_rounds() -> None:

@@ -124,9 +124,14 @@ class Admission:
         self._ordinary.moves = {key: Latest(moves) for key, moves in known.moves.items()}
         self.bench = known.bench
 
-    def asked(self, nodes: Iterable[int]) -> None:
-        """Take note of who is sent a message in this round."""
-        self._asked |= set(nodes)
+    def asked(self, nodes: Iterable[int]) -> set[int]:
+        """Take note of who is sent a message in this round; return whose last reply has counted.
+
+        Where rounds overlap, that has come in this round: there is no other from these nodes.
+        """
+        asked = set(nodes)
+        self._asked |= asked
+        return self.counted() & asked
 
     def usable(self, replies: Iterable[Message]) -> int:
         """Return how many replies are no errors; 0 if none of them has any weight."""
@@ -150,8 +155,9 @@ class Admission:
         self._failed.add(node)
 
     def counted(self) -> set[int]:
-        """Return whose updates of this round have gone into the model."""
-        return {reply.node for reply in self._admitted if reply.trains and not reply.refused}
+        """Return of whom the last update of this round has gone into the model."""
+        last = {reply.node: not reply.refused for reply in self._admitted if reply.trains}
+        return {node for node, counts in last.items() if counts}
 
     def end_round(self) -> None:
         """Learn from the round that is over what is ordinary, and who keeps failing."""

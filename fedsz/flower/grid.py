@@ -252,7 +252,7 @@ class FedSZGrid(WrappedGrid):
             measured: fields of `fedsz.control.record.RoundRecord` that no Grid can know: accuracy,
                 loss, spread, sensitivity, train_seconds and test_seconds.
         """
-        self._packer.counted(self._admission.counted())
+        self._packer.end_round(self._admission.counted())
         record = self._book.end(measured)
         self._admission.end_round()
         return record
@@ -352,7 +352,7 @@ class FedSZGrid(WrappedGrid):
             left_out = {reply.metadata.src_node_id for reply in benched}
             asked = [m for m in pushed if m.metadata.dst_node_id not in left_out]
             if trains:
-                self._admission.asked(message.metadata.dst_node_id for message in asked)
+                self._packer.counted(self._admission.asked(m.metadata.dst_node_id for m in asked))
             config = decision.config
             if trains and clipping_norm(pushed[0].content) is not None:
                 config = without_feedback(config, self._book.controller.base)

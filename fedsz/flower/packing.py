@@ -28,6 +28,7 @@ from fedsz.flower.records import (
 )
 from fedsz.flower.sent_content import SentContent
 from fedsz.flower.shifts import KnownModels, Shifts
+from fedsz.flower.turns import Turns
 from fedsz.methods import Eigen
 from fedsz.stream import Reader
 from fedsz.update.broadcast import Broadcast
@@ -95,8 +96,7 @@ class Packer:
         self._unaware: set[int] = set()  # whose releases cannot code by histories
         self._in_round: set[int] = set()  # who has been sent the model of this round
         self._sent = ("", b"")  # the purpose and the model of this round
-        self._asked: dict[int, int] = {}  # by node: the last turn in which it was to train
-        self._counted: dict[int, int] = {}  # and the last in which its reply counted
+        self._turns = Turns()
 
     def goes_on(self, pushed: Sequence[Message]) -> bool:
         """Say whether a push is of the round that the one before it was of."""
@@ -173,9 +173,7 @@ class Packer:
             counted: int | None = None
             shifts: Mapping[str, bytes] = {}
             if trains and content.broadcasts:
-                last = self._counted.get(node, 0)
-                counted = last if self._asked.get(node, 0) > last else None
-                self._asked[node] = self._turn
+                counted = self._turns.ask(node, self._turn)
                 shifts = self._shifts.digests(node) if config.learns_shifts else {}
             if own or unaware or counted is not None or shifts:
                 how = content.instructions.config
@@ -208,8 +206,7 @@ class Packer:
         told: dict[str, Any] = {"run": self._run, "turn": self._turn}
         told["unaware"] = sorted(self._unaware)
         records: dict[str, Any] = {"packer": ConfigRecord(told)}
-        records["asked"] = by_node(turns=self._asked)
-        records["counted"] = by_node(turns=self._counted)
+        records |= self._turns.state()
         for kind, known in (("held", self._held), ("seen", self._seen)):
             for key in sorted({key for digests in known.values() for key in digests}):
                 of = {node: digests[key] for node, digests in known.items() if key in digests}
@@ -230,10 +227,7 @@ class Packer:
         told = state["packer"]
         self._run, self._turn = told["run"], told["turn"]
         self._unaware = set(told.get("unaware", ()))  # older checkpoints have none
-        self._asked, self._counted = (
-            dict(zip(state[name]["nodes"], state[name]["turns"], strict=True))
-            for name in ("asked", "counted")
-        )
+        self._turns.restore(state)
         self._held, self._seen = (digests_in(parts.get(kind, {})) for kind in ("held", "seen"))
         shifts: dict[int, dict[str, Shift]] = {}
         for name, record in parts.get("shift", {}).items():
@@ -251,10 +245,15 @@ class Packer:
         return KnownModels(asked.content.by_digest(), tuple(shifts.values()))
 
     def counted(self, nodes: Iterable[int]) -> None:
-        """Note that what these nodes were last asked to train has gone into the model."""
+        """Note that the last replies of these nodes have gone into the model."""
         known = set(nodes)
-        self._counted |= {node: self._asked.get(node, 0) for node in known}
+        self._turns.counted(known)
         self._shifts.counted(known)
+
+    def end_round(self, nodes: Iterable[int]) -> None:
+        """Do as `counted`, and forget what else has come in the round."""
+        self.counted(nodes)
+        self._shifts.forget_answers()
 
     def seen(self, node: int, key: str) -> bytes:
         """Return the digest of the history that a node has of a model; b"" of none."""
@@ -285,6 +284,8 @@ class Packer:
         told lacks that, and begins another.
         """
         told = asked.content.instructions
+        if told.trains:
+            self._turns.answered(asked.node, told.turn)
         found = {key: streams_of(record) for key, record in sent.items() if is_sealed(record)}
         streams = {key: each[0] for key, each in found.items() if each}
         if told.trains and told.histories:

@@ -110,7 +110,7 @@ class Shifts:
         self._admitted[node] = Answer(parked, models, shifts, transform)
 
     def counted(self, nodes: Collection[int]) -> None:
-        """Move the shifts of clients whose answers have gone into the model; forget all answers."""
+        """Move the shifts of clients whose answers have gone into the model."""
         for node in sorted(self._admitted.keys() & set(nodes)):
             try:
                 moved = _moved(self._admitted.pop(node))
@@ -118,8 +118,11 @@ class Shifts:
                 logger.warning("node %d starts its shift anew: %s", node, err)
                 moved = {}
             self._put(node, moved)
-        self._admitted, self._shelf = {}, Shelf()
         self._keep_limits()
+
+    def forget_answers(self) -> None:
+        """Forget answers that have not counted by the end of their round."""
+        self._admitted, self._shelf = {}, Shelf()
 
     def state(self) -> dict[int, Mapping[str, Shift]]:
         """Return all shifts, by node and key."""
@@ -128,7 +131,7 @@ class Shifts:
     def restore(self, state: Mapping[int, Mapping[str, Shift]]) -> None:
         """Go on from what `state` returned, and from nothing else."""
         self._known, self._digests = {}, {}
-        self.counted(())
+        self.forget_answers()
         for node, shifts in state.items():
             self._put(node, shifts)
         self._keep_limits()
