@@ -68,8 +68,9 @@ class Tensor(c.Structure):
 class Settings(c.Structure):
     _fields_ = (
         ("bound_kind", c.c_int), ("bound", c.c_double), ("effort", c.c_uint),
-        ("threads", c.c_uint), ("lossless", c.c_int), ("lossless_level", c.c_int),
-        ("rule", c.c_int), ("threshold", c.c_uint64), ("reference", c.c_void_p),
+        ("shrink", c.c_double), ("threads", c.c_uint), ("lossless", c.c_int),
+        ("lossless_level", c.c_int), ("rule", c.c_int), ("threshold", c.c_uint64),
+        ("reference", c.c_void_p),
         ("feedback", c.c_int), ("residual_weight", c.c_double), ("chain", c.c_void_p),
         ("workspace", c.c_void_p), ("workspace_size", c.c_size_t),
     )  # fmt: skip

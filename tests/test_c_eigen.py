@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import random
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -69,6 +70,14 @@ def chained(
         yield library.settings(chain=chain, **options), history
 
 
+def shrinking(text: str, share: float) -> str:
+    """A chain whose `uniform` shrinks; its streams do not say so."""
+    coder, *more = text.partition("uniform")[2].split("@")[0].split(":")
+    assert not coder
+    settings = ",".join([f"shrink={share}", *more])
+    return re.sub("uniform[^@]*", f"uniform:{settings}", text)
+
+
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 def test_rounds_with_feedback_are_pythons(library: Library, dtype: Any, text: str) -> None:
@@ -85,15 +94,16 @@ def test_rounds_with_feedback_are_pythons(library: Library, dtype: Any, text: st
             conv = now.arrays["conv.weight"]
             update["conv.weight"] = moved(conv, 1e-4 * (round_ == 1))
         found = energies(update, now, config)
-        step = root_mean_square(found)
+        step, shrink = root_mean_square(found), 0.25 * (round_ == 1)
         encoder = ChainEncoder(
-            parse(f"feedback>{text}"), seed=1 << 63, round=round_, sender=3, kept=kept,
-            history=now.history, scales=scales_of_step(found),
+            parse(f"feedback>{shrinking(text, shrink)}"), seed=1 << 63, round=round_, sender=3,
+            kept=kept, history=now.history, scales=scales_of_step(found),
         )  # fmt: skip
         expected = compress_measured(update, config, now, encoder=encoder)[0]
         left: State = {}
 
-        with chained(library, text, models, step, round_, feedback=1) as (how, history):
+        how_much = {"feedback": 1, "shrink": shrink}
+        with chained(library, text, models, step, round_, **how_much) as (how, history):
             stream = library.compress(update, how, residual=residual, left=left)
             decoded = library.decompress(stream, now.arrays, history=history)
 

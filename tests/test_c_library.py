@@ -108,16 +108,21 @@ def test_streams_are_pythons(
         assert stream == fedsz.compress(made(), error_bound, **options)  # type: ignore[arg-type]
 
 
-@given(data=st.data(), dtype=st.sampled_from(FLOATS), effort=st.integers(0, 9))
-@settings(deadline=None, max_examples=60)
+@given(
+    data=st.data(),
+    dtype=st.sampled_from(FLOATS),
+    effort=st.integers(0, 9),
+    shrink=st.sampled_from([0.0, 0.25, 0.5]),
+)
+@settings(deadline=None, max_examples=90)
 def test_any_tensor_is_coded_as_by_python(
-    library: Library, data: st.DataObject, dtype: type, effort: int
+    library: Library, data: st.DataObject, dtype: type, effort: int, shrink: float
 ) -> None:
     x, bound = data.draw(weights(dtype)), data.draw(st.sampled_from(BOUNDS))
-    codec = f"uniform:effort={effort}"
+    codec = f"uniform:effort={effort},shrink={shrink}"
 
     stream = library.compress(
-        {"x": x}, library.settings(bound, lossless="raw", threshold=0, effort=effort)
+        {"x": x}, library.settings(bound, lossless="raw", threshold=0, effort=effort, shrink=shrink)
     )
 
     assert stream == fedsz.compress({"x": x}, bound, codec=codec, lossless="raw", threshold=0)
@@ -143,15 +148,17 @@ def test_differences_and_feedback_are_pythons(
 ) -> None:
     new = ends[0]()
     old = ends[1]() if ends[1] else {name: moved(x, 0.01) for name, x in new.items()}
-    config = CompressionConfig.of(error_bound, lossless="raw", threshold=0)
     sent = Reference.of(old)
     floats = {name: x for name, x in new.items() if x.dtype in FLOATS}
-    for residual, weight, differs in (
-        ({}, 1.0, True),
-        ({name: moved(np.zeros_like(x), 0.02) for name, x in floats.items()}, 1.0, True),
-        ({name: moved(np.zeros_like(x), 0.02) for name, x in floats.items()}, 0.5, False),
+    for residual, weight, differs, shrink in (
+        ({}, 1.0, True, 0.25),
+        ({name: moved(np.zeros_like(x), 0.02) for name, x in floats.items()}, 1.0, True, 0.0),
+        ({name: moved(np.zeros_like(x), 0.02) for name, x in floats.items()}, 1.0, True, 0.25),
+        ({name: moved(np.zeros_like(x), 0.02) for name, x in floats.items()}, 0.5, False, 0.0),
     ):
         assert sent is not None
+        codec = f"uniform:shrink={shrink}"
+        config = CompressionConfig.of(error_bound, codec=codec, lossless="raw", threshold=0)
         encoder = UpdateEncoder(ErrorFeedback(new, residual, decay=weight), config, sent)
         expected = compress_measured(new, config, sent if differs else None, encoder=encoder)[0]
         left: dict[str, np.ndarray] = {}
@@ -159,7 +166,7 @@ def test_differences_and_feedback_are_pythons(
         with library.reference(old if differs else None) as base:
             how = library.settings(
                 error_bound, lossless="raw", threshold=0, reference=base, feedback=1,
-                residual_weight=weight,
+                residual_weight=weight, shrink=shrink,
             )  # fmt: skip
             stream = library.compress(new, how, residual=residual, left=left)
 
@@ -301,6 +308,8 @@ def test_what_is_not_taken_is_said(library: Library) -> None:
         (lambda: lib.compress({}, lib.settings("rel:1.5")), "below 1 of a range"),
         (lambda: lib.compress({}, lib.settings("abs:nan")), "finite and above 0"),
         (lambda: lib.compress({}, lib.settings(effort=10)), "effort must lie in 0..9"),
+        (lambda: lib.compress({}, lib.settings(shrink=0.6)), "shrink must lie in 0..0.5"),
+        (lambda: lib.compress({}, lib.settings(shrink=float("nan"))), "shrink must lie"),
         (lambda: lib.compress({}, lib.settings(threads=0)), "threads must lie in 1..1024"),
         (lambda: lib.call("fedsz_writer_create", None, None), "settings must not be NULL"),
         (lambda: lib.call("fedsz_reader_open", None, c.c_size_t(9), None, c.byref(c.c_void_p())),

@@ -157,7 +157,8 @@ std::optional<Buffer> Chain::encode_as(const Task& task, std::string_view name, 
 
     // The plane, and before it twice how long it is.
     constexpr std::size_t room = 2 * kMostVarint;
-    const uniform::Settings settings{effort_, task.settings.threads, nullptr};
+    const uniform::Settings settings{effort_, task.settings.threads, nullptr,
+                                     task.settings.shrink};
     Buffer payload(room + uniform::capacity(wide_dtype, n));
     const auto geometry = geometry_of(task.shape, n);
     const std::size_t size = uniform::encode(wide_dtype, y.data(), geometry, bound, settings,

@@ -57,6 +57,8 @@ void check(const fedsz_settings& settings) {
     if (!std::isfinite(settings.residual_weight))
         fail(FEDSZ_ERROR_ARGUMENT, "the residual's weight must be finite");
 #ifdef FEDSZ_HAS_DECODER
+    if (!(settings.shrink >= 0 && settings.shrink <= uniform::kMostShrink))
+        fail(FEDSZ_ERROR_ARGUMENT, "shrink must lie in 0..0.5");
     const Levels levels = levels_of(settings.lossless);
     if (settings.lossless != FEDSZ_RAW &&
         (settings.lossless_level < levels.least || settings.lossless_level > levels.most))
@@ -66,7 +68,8 @@ void check(const fedsz_settings& settings) {
         !settings.reference)
         fail(FEDSZ_ERROR_ARGUMENT, "a bound of the step needs a reference");
 #else  // nor a codec with levels
-    if (settings.chain) fail(FEDSZ_ERROR_UNAVAILABLE, "no chains in an encoder alone");
+    if (settings.chain || settings.shrink != 0)
+        fail(FEDSZ_ERROR_UNAVAILABLE, "no chains, nor shrinking, in an encoder alone");
 #endif
 }
 
@@ -167,7 +170,7 @@ fedsz_written Writer::add(const fedsz_tensor& given, const void* data, const voi
                         tensor.count,
                         base,
                         {settings_.bound_kind, settings_.bound},
-                        {settings_.effort, settings_.threads, nullptr}};
+                        {settings_.effort, settings_.threads, nullptr, settings_.shrink}};
         const auto take = [&](Part& part) {
             part.members.push_back(index);
             parts_.push_back(std::move(part));

@@ -45,7 +45,7 @@ struct Grid {
     unsigned shift;
 };
 
-// Whether there is shrinking: libfedsz has no setting for it, and its encoder alone no room.
+// Whether there is shrinking: libfedsz's encoder alone has no room for it.
 #ifdef FEDSZ_ENCODER_ONLY
 inline constexpr bool kShrinks = false;
 #else

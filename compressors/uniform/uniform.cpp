@@ -19,8 +19,6 @@ namespace {
 constexpr unsigned kMostEffort = 9, kMostThreads = 1024;
 constexpr unsigned kMostPlanes = 255;  // a payload has a byte for them, and for their width
 
-constexpr double kMostShrink = 0.5;  // of a bound: elements are rounded towards 0 then
-
 [[noreturn]] void refuse(const char* what, unsigned value, unsigned low, unsigned high) {
     throw std::invalid_argument(std::string(what) + " must lie in " + std::to_string(low) + ".." +
                                 std::to_string(high) + ", got " + std::to_string(value));

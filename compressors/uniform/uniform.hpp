@@ -16,6 +16,8 @@ namespace fedsz::uniform {
 // All that is below throws std::invalid_argument for settings, geometries and bounds out of range,
 // and for elements that do not lie where their type wants them.
 
+inline constexpr double kMostShrink = 0.5;  // of a bound: elements are rounded towards 0 then
+
 struct Settings {
     unsigned effort = 5;               // 0 (fastest) to 9 (smallest)
     unsigned threads = 1;              // 1 to 1024, at most; decides nothing but time

@@ -203,6 +203,9 @@ typedef struct fedsz_settings {
     fedsz_bound_kind bound_kind;
     double bound;            /* finite, above 0 */
     unsigned effort;         /* of `uniform`: 0 (fastest) to 9 (smallest) */
+    double shrink;           /* likewise: of the bound, 0 to 0.5, by which values are moved towards 0
+                                before they are rounded, to a grid that is finer by as much. 0 in
+                                an encoder alone */
     unsigned threads;        /* 1 to 1024, at most; 1 with a workspace. Decides nothing but time */
     fedsz_lossless lossless; /* for all that may not be lossy */
     int lossless_level;      /* zstd 1 to 22, zlib and gzip 0 to 9 */
@@ -217,7 +220,7 @@ typedef struct fedsz_settings {
     size_t workspace_size;
 } fedsz_settings;
 
-/* rel 0.01, effort 5, one thread, the first of zstd:3, zlib:6 and raw that this build has, rule
+/* rel 0.01, effort 5, no shrinking, one thread, the first of zstd:3, zlib:6 and raw that this build has, rule
  * SHAPE, threshold 1024, no reference, no feedback, weight 1, no chain, the heap. */
 FEDSZ_API void fedsz_settings_init(fedsz_settings* settings);
 
