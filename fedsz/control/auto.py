@@ -132,6 +132,13 @@ def shrinking(config: CompressionConfig) -> str:
     return config.codec
 
 
+def not_ahead(config: CompressionConfig) -> CompressionConfig:
+    """Return a config for clients that begin with the model: bounds for others are too wide."""
+    if not config.ahead:
+        return config
+    return config.replace(ahead=False, error_bound=str(config.bound.scaled(1 / AHEAD)))
+
+
 def share_of_allowed(number: float) -> float:
     """Return how much of what is allowed round ``number`` takes; from 1."""
     ramp = START + (1 - START) * (number - 1) / RAMP

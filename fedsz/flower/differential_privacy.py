@@ -3,6 +3,9 @@
 A client that clips its update fills the norm already. What error feedback adds is clipped off, with
 as much of the update: feedback costs accuracy there, and bytes. So nothing is fed back, and what is
 left out is lost: `auto` keeps to a finer bound. docs/flower.md has the measurement.
+
+One that adds noise feeds back what compression leaves of that, and has all of its own noise in it,
+which others' has not made smaller. Training that began ahead by it would begin far from the model.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, RecordDict
 
-from fedsz.flower_compat import KEY_CLIPPING_NORM
+from fedsz.control.auto import not_ahead
+from fedsz.flower.local_noise import LocalNoise
+from fedsz.flower_compat import KEY_CLIPPING_NORM, records_in
 from fedsz.update.config import DELTA, DELTA_EF, CompressionConfig
 
 # Of Flower's wrappers, and of the older DPFedAvgFixed and DPFedAvgAdaptive.
@@ -42,6 +47,19 @@ def clipping_norm(content: Mapping[str, Any]) -> float | None:
     return min(known, default=None)
 
 
+def under_privacy(
+    config: CompressionConfig, base: CompressionConfig, content: RecordDict
+) -> CompressionConfig:
+    """Return how updates are sent by clients that a training message asks to clip, or to add noise.
+
+    ``base`` is what the user has named.
+    """
+    if clipping_norm(content) is not None:
+        return without_feedback(config, base)
+    noised = any(_NOISE in record for record in records_in(content, ConfigRecord).values())
+    return not_ahead(config) if noised or LocalNoise.is_asked(content) else config
+
+
 def without_feedback(config: CompressionConfig, base: CompressionConfig) -> CompressionConfig:
     """Return how updates are sent that clients clip; ``base`` is what the user has named.
 
@@ -51,7 +69,7 @@ def without_feedback(config: CompressionConfig, base: CompressionConfig) -> Comp
     if config.update != base.update:
         config = config.without_history
     if config.update != DELTA_EF:
-        return config
+        return config.replace(ahead=False)
     bound = config.bound
     chosen = config.error_bound != base.error_bound
     if chosen and bound.kind == "step" and bound.value > MOST_STEPS:

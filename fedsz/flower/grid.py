@@ -25,7 +25,7 @@ from fedsz.flower.admission import Admission
 from fedsz.flower.admission_rules import FLEET, AdmissionRules
 from fedsz.flower.admitted_record import checked
 from fedsz.flower.deadline import Deadlines
-from fedsz.flower.differential_privacy import clipping_norm, without_feedback
+from fedsz.flower.differential_privacy import under_privacy
 from fedsz.flower.exchange import Exchange
 from fedsz.flower.packing import Packed, Packer
 from fedsz.flower.pushes import is_round, is_training, round_of
@@ -354,8 +354,8 @@ class FedSZGrid(WrappedGrid):
             if trains:
                 self._packer.counted(self._admission.asked(m.metadata.dst_node_id for m in asked))
             config = decision.config
-            if trains and clipping_norm(pushed[0].content) is not None:
-                config = without_feedback(config, self._book.controller.base)
+            if trains:
+                config = under_privacy(config, self._book.controller.base, pushed[0].content)
             packed = self._packer.pack(asked, config, codecs, overlaps) if asked else []
             raw_bytes = sum(p.content.raw_bytes for p in packed)
             self._book.sent(raw_bytes, sum(p.sent_bytes for p in packed))

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from fedsz.arrays import Layout, NDArray
-from fedsz.control.auto import AHEAD
+from fedsz.control.auto import not_ahead
 from fedsz.control.policy import Controller
 from fedsz.control.record import ClientRecord, Failure, RoundRecord
 from fedsz.control.rule import SENSITIVITY, SPREAD
@@ -129,14 +129,10 @@ class TaskServer:
     def _told(self) -> CompressionConfig:
         """What clients are told: nothing that older ones do not know, and to begin with the model.
 
-        They may test what they begin with, and the server takes that for the model's. A bound that
-        is for clients that begin ahead is too wide for them.
+        They may test what they begin with, and the server takes that for the model's.
         """
         config = self._config
-        if not config.ahead:
-            return config
-        bound = str(config.bound.scaled(1 / AHEAD))
-        return config.replace(ahead=False, codec=config.lossy_codec.told, error_bound=bound)
+        return not_ahead(config.replace(codec=config.lossy_codec.told)) if config.ahead else config
 
     def unpack(
         self, client: str, stream: bytes, turn: object, report: ReplyReport, *, differs: bool
