@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg
 
 import fedsz
 from fedsz import codecs
 from fedsz.errors import ConfigError
-from fedsz.flower import FedSZGrid, StreamingFedAvg
+from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
 from fedsz.methods.state import flat
 from fedsz.update import config
 from fedsz.update.ahead import ahead_of
@@ -174,6 +174,39 @@ def test_apps_begin_ahead_by_default_and_test_the_model_itself(
     assert len(begun) == 16
     ahead = [not np.array_equal(held["fc.weight"], x["fc.weight"]) for _, held, x in begun]
     assert ahead == 4 * [False] + 12 * [True]
+
+
+def test_a_reply_too_small_to_compress_takes_nothing_along_that_stays_behind() -> None:
+    """An app may reply with its head alone, in one round and not in another."""
+    contexts: dict[int, Context] = {}
+    steps, arrived = ({turn: np.zeros(0) for turn in range(1, 5)} for _ in range(2))
+    turns: list[int] = []
+
+    def train(_: int, x: Arrays) -> Arrays:
+        turns.append(len(turns) + 1)
+        rng = np.random.default_rng(len(turns))
+        after = {k: a + rng.normal(0, 0.1, a.shape).astype(a.dtype) for k, a in x.items()}
+        steps[turns[-1]] = after["fc.bias"] - x["fc.bias"].astype(float)
+        return {"fc.bias": after["fc.bias"]} if turns[-1] > 2 else after
+
+    app = around(app_of(train), before=lambda i, _, context: contexts.update({i: context}))
+    grid = FedSZGrid(LocalGrid(app, [{"partition-id": 0}]), policy="auto", same_model=False)
+    strategy = FedAvg(min_train_nodes=1, min_available_nodes=1)
+    sent = record_of(model())
+    for turn in steps:
+        asked = strategy.configure_train(turn, sent, ConfigRecord(), grid)
+        (reply,) = grid.send_and_receive(list(asked))
+        held = contexts[0].state["fedsz.model.arrays"]
+        assert isinstance(held, ArrayRecord)
+        came = to_arrays(reply.content.array_records["arrays"])["fc.bias"].astype(float)
+        arrived[turn] = came - to_arrays(held)["fc.bias"]
+
+    kept = contexts[0].state["fedsz.residual.arrays"]
+    assert isinstance(kept, ArrayRecord)
+    left = to_arrays(kept)["fc.bias"]
+    np.testing.assert_allclose(sum(arrived.values()) + left, sum(steps.values()), atol=1e-6)
+    np.testing.assert_allclose(arrived[4], steps[4], atol=1e-6)
+    assert np.abs(left).max() > 0.01
 
 
 @contextmanager

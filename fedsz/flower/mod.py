@@ -36,7 +36,7 @@ from fedsz.flower.secure_member import SECURE, SecureMember
 from fedsz.methods import Eigen
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
-from fedsz.update.ahead import ahead_of
+from fedsz.update.ahead import ahead_of, less_head_start
 from fedsz.update.client_update import check_finite, coded_update, initial_point, received
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import LEAST_BYTES, CompressionConfig
@@ -326,15 +326,21 @@ def _compress(
     replies: dict[str, ArrayRecord] = {}
     reports, arrivals = [], []
     layouts = {key: layout_of(record) for key, record in records.items()}
-    if sum(layout.nbytes for layout in layouts.values()) < LEAST_BYTES:
-        return  # not worth the error, and no smaller
+    # Not worth the error, and no smaller.
+    small = sum(layout.nbytes for layout in layouts.values()) < LEAST_BYTES
     for key, record in records.items():
         # A client may call its only model otherwise.
         origin = sent.get(next(iter(sent)) if len(sent) == len(records) == 1 else key)
         arrays = views_of(record)
         if not arrays:
             continue  # nothing that a stream could hold
-        if origin is not None and origin.fits(layouts[key]):
+        fits = origin is not None and origin.fits(layouts[key])
+        if small:
+            if origin is not None and fits and origin.begun:  # what is held back stays here
+                own = to_record(dict(less_head_start(arrays, origin)))
+                replies[key] = with_aside(own, aside_of(record))
+            continue
+        if origin is not None and fits:
             stream, report, arrived = coded_update(key, arrays, told, origin, state)
             arrivals.append(arrived)
         else:  # another model, or other dtypes
