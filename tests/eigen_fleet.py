@@ -106,5 +106,6 @@ class Fleet:
 
 def chains_of(reply: Message) -> list[str]:
     """The texts of a reply's chains, if it has arrays."""
-    streams = [s for record in reply.content.array_records.values() for s in streams_of(record)]
+    records = reply.content.array_records.values() if reply.has_content() else ()
+    streams = [s for record in records for s in streams_of(record)]
     return [chain.text for stream in streams for chain in Reader(stream).header.chains]

@@ -228,15 +228,42 @@ def release_that_cannot_shrink(client: int) -> Iterator[None]:
         config._meant.cache_clear()
 
 
-@pytest.mark.parametrize("policy", ["auto", "auto+basis"])
+SHRINKS: list[dict[str, Any]] = [
+    {**CHOSEN, "policy": "auto", "codec": "uniform:shrink=0.25"},
+    {**CHOSEN, "policy": "auto+basis", "codec": "uniform:shrink=0.25"},
+    {**CHOSEN, "policy": "auto", "codec": "uniform:shrink=0.25", "shared_initial": True},
+    {"policy": "gate:codecs=uniform:shrink=0.25", "update": "delta+ef", "error_bound": "step:2"},
+    *(
+        {"update": chain}
+        for chain in (
+            "feedback>uniform:shrink=0.25@step:2",
+            "feedback>eigen>uniform:shrink=0.25@std:2",
+            "difference>dgc>topk>uniform:shrink=0.25@std:0.1",
+            "matrix?feedback>uniform:shrink=0.25@step:2|uniform:shrink=0.1@std:1",
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("how", SHRINKS, ids=str)
 def test_a_client_whose_release_cannot_shrink_is_told_so_in_the_same_round(
-    policy: str, caplog: pytest.LogCaptureFixture
+    how: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    how = {**CHOSEN, "policy": policy, "codec": "uniform:shrink=0.25"}
     fleet = Fleet(within=release_that_cannot_shrink, **how)
     with caplog.at_level("WARNING"):
-        for _ in range(3):
+        for _ in range(4):
             fleet.run()
             assert fleet.replies == 4
 
     assert len([r for r in caplog.records if "has a release without" in r.getMessage()]) == 1
+
+
+@pytest.mark.parametrize("how", SHRINKS[-4:], ids=str)
+def test_all_else_of_a_chain_stays_where_it_cannot_shrink(how: dict[str, Any]) -> None:
+    asked = CompressionConfig(update=how["update"])
+
+    told = asked.without_history
+
+    rest = str(asked.update).replace("eigen>", "")
+    assert told.update == rest.replace(":shrink=0.25", "").replace(":shrink=0.1", "")
+    assert told.without_history == told

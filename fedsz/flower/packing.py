@@ -32,7 +32,7 @@ from fedsz.flower.turns import Turns
 from fedsz.methods import Eigen
 from fedsz.stream import Reader
 from fedsz.update.broadcast import Broadcast
-from fedsz.update.config import DELTA, EXACT, LEAST_BYTES, CompressionConfig
+from fedsz.update.config import DELTA, EXACT, LEAST_BYTES, CompressionConfig, codec_told
 from fedsz.update.instructions import Instructions
 from fedsz.update.shift import Shift
 from fedsz.update.step import step_spread
@@ -170,6 +170,7 @@ class Packer:
             content = contents[identity]
             own = codecs.get(node) if content.instructions.config is config else None
             unaware = node in self._unaware
+            own = codec_told(own) if own and unaware else own
             counted: int | None = None
             shifts: Mapping[str, bytes] = {}
             if trains and content.broadcasts:
@@ -323,11 +324,13 @@ class Packer:
         if rest == told.config:
             return None
         self._unaware.add(node)
-        lacks = Eigen.name if told.config.uses_history else told.config.codec
+        changes = told.config.codec if rest.update == told.config.update else told.config.update
+        lacks = Eigen.name if told.config.uses_history else changes
         logger.warning("node %d has a release without %s: it codes without it", node, lacks)
         told = replace(told, config=rest, histories={})
         content = replace(asked.content, instructions=told, histories={})
-        version, nbytes = content.version(self._holds(node))
+        # It may lack the initial model, too, and cannot be asked a third time.
+        version, nbytes = content.version(self._held.get(node, {}))
         content.pack_away()
         message = compat.make_message(copy.copy(asked.metadata), content=version)
         return Packed(message, content, nbytes)

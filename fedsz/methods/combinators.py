@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
@@ -52,6 +52,11 @@ class Coded(NamedTuple):
 
 class Transform(ABC):
     """What codes tensors: a frozen dataclass, whose functions are pure as those of `Part`."""
+
+    @property
+    @abstractmethod
+    def told(self) -> str:
+        """Its text without the settings by which a codec only chooses what it sends."""
 
     @property
     @abstractmethod
@@ -108,7 +113,7 @@ class Chain(Transform):
 
     @property
     def told(self) -> str:
-        """What streams say of it: no setting that only senders need."""
+        """What streams say of it."""
         return THEN.join(part.told for part in self.parts)
 
     @property
@@ -222,6 +227,10 @@ class Wrapper(Transform):
         """Return it as users write it."""
         return THEN.join(filter(None, (spelled(self), str(self.inner))))
 
+    @property
+    def told(self) -> str:
+        return THEN.join(filter(None, (spelled(self), self.inner.told)))
+
     def __post_init__(self) -> None:
         """Raise `ConfigError` for a setting out of range, or what must not be within."""
         check_settings(self)
@@ -286,8 +295,11 @@ class ByLayer(Transform):
 
     def __str__(self) -> str:
         """Return it as users write it."""
-        written = (str(t) if rule == "*" else f"{rule}?{t}" for rule, t in self.choices)
-        return "|".join(written)
+        return _by_rule((rule, str(transform)) for rule, transform in self.choices)
+
+    @property
+    def told(self) -> str:
+        return _by_rule((rule, transform.told) for rule, transform in self.choices)
 
     @property
     def biased(self) -> bool:
@@ -309,6 +321,10 @@ class ByLayer(Transform):
     def sent(self, spec: TensorSpec) -> Chain | None:
         transform = self.of(spec)
         return None if transform is None else transform.sent(spec)
+
+
+def _by_rule(choices: Iterable[tuple[str, str]]) -> str:
+    return "|".join(text if rule == "*" else f"{rule}?{text}" for rule, text in choices)
 
 
 _SHAPES: Final[dict[str, Callable[[TensorSpec], bool]]] = {

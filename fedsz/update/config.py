@@ -93,6 +93,12 @@ def codec_text(text: str) -> str:
     return str(_meant("codec", text))
 
 
+def codec_told(text: str) -> str:
+    """Return a codec without the settings that only senders need, which older ones do not know."""
+    told: str = _meant("codec", text).told
+    return told
+
+
 class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How updates and models are compressed.
 
@@ -226,16 +232,16 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         from fedsz.methods import Bounded, Feedback, parts_of, with_history
 
-        if self.chain is None or not self.uses_history:
-            codec = _meant("codec", self.codec).told
-            return self if codec == self.codec else self.replace(codec=codec)
+        if self.chain is None:
+            told = codec_told(self.codec)
+            return self if told == self.codec else self.replace(codec=told)
         rest = with_history(self.chain, None)
-        match parts_of(rest):
+        match parts_of(rest) if self.uses_history else []:
             case [Feedback(decay=decay), Bounded(codec, bound)] if bound and bound.kind == "step":
-                told = {"codec": codec.told, "error_bound": str(bound)}
-                return self.replace(update=DELTA_EF, decay=decay, **told)
+                by = {"codec": codec.told, "error_bound": str(bound)}
+                return self.replace(update=DELTA_EF, decay=decay, **by)
         try:
-            return self.replace(update=str(rest))
+            return self.replace(update=rest.told)
         except ConfigError:
             return self.replace(update=DELTA, codec=self.lossless)
 
