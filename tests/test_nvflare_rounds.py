@@ -199,3 +199,29 @@ def test_each_task_has_the_settings_of_its_own_filter(caplog: pytest.LogCaptureF
     for server, bound in zip(servers, ("abs:0.5", "abs:1e-06"), strict=True):
         _, told = server.pack("site-1", model(), 0, b"", has_initial=False)
         assert str(told.config.error_bound) == bound
+
+
+def test_rounds_are_recorded_with_what_sites_were_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is not what the policy decides where that is for clients that begin ahead."""
+    records: list[RoundRecord] = []
+    decide = Controller.decide
+
+    def noted(controller: Controller, done: RoundRecord) -> Any:
+        records.append(done)
+        return decide(controller, done)
+
+    monkeypatch.setattr(Controller, "decide", noted)
+    job = Job(clients=0)
+    with job.server.contexts.new_context() as fl_ctx:
+        server = FedSZServerFilter(policy="auto")._task(fl_ctx, "train")
+    whole, told = model(), []
+    for number in range(13):  # beyond ten, `uniform` shrinks elsewhere
+        whole = {name: (x + np.float32(0.01)).astype(x.dtype) for name, x in whole.items()}
+        told.append(server.pack("site-1", whole, number, b"", has_initial=False)[1].config)
+    server.end_round()
+
+    assert records[0].decision is None
+    assert [one.decision and one.decision.config for one in records[1:]] == told
+    assert not any(config.ahead for config in told)
+    assert server._controller.decision is not None
+    assert server._controller.decision.config.ahead

@@ -221,6 +221,9 @@ class TaskServer:
                 metrics.add(said)
             now, (accuracy, loss), self._evaluated = time.monotonic(), metrics.take(), {}
             odd = loss is not None and not math.isfinite(loss)
+            decision = self._controller.decision
+            if decision is not None:  # what clients were told explains how late they are
+                decision = msgspec.structs.replace(decision, config=self._told)
             record = RoundRecord(
                 **msgspec.structs.asdict(self._tally.take()),
                 round=self._controller.next_round,
@@ -228,7 +231,7 @@ class TaskServer:
                 accuracy=accuracy,
                 loss=None if odd else loss,
                 diverged=odd,
-                decision=self._controller.decision,
+                decision=decision,
                 spread=dict(spread or {}),
             )
             self._last = now
