@@ -63,10 +63,10 @@ DISTRIBUTION: Final = pa.struct(_columns(
 
 
 def _option_schema() -> dict[str, pa.DataType]:
-    kinds = get_type_hints(RunConfig)
+    kinds, known = get_type_hints(RunConfig), {str: TEXT, float: REAL, bool: BOOL}
     axes = ("task", "model", "dataset", "seed", "policy", "clients_per_round", *STORED, *SERVER)
     return {
-        name: {str: TEXT, float: REAL, int: COUNT if about.high < 1 << 31 else BIG}[kinds[name]]
+        name: known.get(kinds[name]) or (COUNT if about.high < 1 << 31 else BIG)
         for name, about in options().items()
         if about.defines_run or name in axes
     }
@@ -87,7 +87,7 @@ SWEEP: Final = Table(
         **_columns((pa.list_(DISTRIBUTION), "distributions"), (TEXT, "error"), *ENVIRONMENT),
     },
     added=(
-        "task", "downlink", "policy", "tolerance", "decay", "wire_up", "wire_down",
+        "task", "downlink", "policy", "tolerance", "decay", "ahead", "wire_up", "wire_down",
         "tensors", "lossy", "kept", "lag", "raw_aside", "sent_aside",
         "clients_per_round", "epsilon", "delta", "clipping_norm", *SERVER,
     ),

@@ -33,6 +33,7 @@ class Scheme:
     codec: str = DEFAULT.codec  # a table may name one of a benchmark's, or of another release's
     downlink: str = DEFAULT.downlink
     decay: float = DEFAULT.decay
+    ahead: bool = DEFAULT.ahead
     error_bound: str = DEFAULT.error_bound  # "" if it is not known, as of a table that names none
     policy: str = FIXED  # that decides about the above; "fixed" if they are all
     tolerance: float = DEFAULTS.tolerance  # points of accuracy that a policy may cost
@@ -110,7 +111,7 @@ class Scheme:
 
 
 # Of a config, what a scheme writes besides the bound; a table has a column for each.
-STORED: Final = ("update", "codec", "downlink", "decay")
+STORED: Final = ("update", "codec", "downlink", "decay", "ahead")
 DECIDED: Final = ("policy", "tolerance")  # and besides a config,
 SERVER: Final = ("fetchsgd", "server_momentum")  # by options of a run of the same names
 
@@ -150,12 +151,13 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
     raw = RAW in (said.get("update"), said.get("codec"))
     if raw:
         said |= {"update": WEIGHTS, "codec": RAW}
-        usual = replace(usual, downlink=EXACT, policy=FIXED)
+        usual = replace(usual, downlink=EXACT, policy=FIXED, ahead=False)
     config = CompressionConfig(
         update=said.get("update") or said["chain"],
         codec=said.get("codec", usual.codec),
         downlink=said.get("downlink", usual.downlink),
         decay=usual.decay,
+        ahead=usual.ahead,
         error_bound=usual.error_bound,
     )
     decided: dict[str, Any] = {"policy": said.get("policy", usual.policy), "tolerance": tolerance}
