@@ -10,17 +10,22 @@ less. So CSER (Xie et al., NeurIPS 2020) adds errors to the local model at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import LOSSY_DTYPES, NDArray
 from fedsz.codecs.base import Residual
+from fedsz.codecs.spread import energy, energy_between
 from fedsz.codecs.uniform import WIDE
 from fedsz.methods.base import is_finite
 from fedsz.methods.feedback import RESIDUAL
 from fedsz.methods.state import by_tensor, path_of
 from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
+
+NEAR: Final = 0.5  # times as far from 0 as from where training began, at most: what is a step
+LOOK: Final = 1 << 16  # elements of a tensor that tell
 
 
 def ahead_of(
@@ -57,14 +62,34 @@ def ahead_of(
     return found
 
 
+def is_step(trained: Mapping[str, NDArray], sent: Reference) -> bool:
+    """Say whether an app has replied with a step instead of a model: what is so much nearer to 0.
+
+    Args:
+        trained: what it has replied.
+        sent: the model; it has all of ``trained``, in the same dtypes and shapes.
+    """
+    size = distance = 0.0
+    for name, x in trained.items():
+        if x.dtype in LOSSY_DTYPES:
+            start = sent.begun.get(name, sent.arrays[name])
+            some, of_start = (y.reshape(-1)[:LOOK] for y in (x, start))
+            size += energy(some)
+            distance += energy_between(some, of_start)
+    return size < NEAR**2 * distance
+
+
 def less_head_start(trained: Mapping[str, NDArray], sent: Reference) -> Mapping[str, NDArray]:
     """Return what training would have made if it had moved as far, and had begun with ``sent``.
 
     Args:
         trained: after training that began with ``sent.begun``.
         sent: the model; it has all of ``trained``, in the same dtypes and shapes.
+
+    Returns:
+        A step as it is: it is one from the beginning.
     """
-    if not sent.begun:
+    if not sent.begun or is_step(trained, sent):
         return trained
     found = dict(trained)
     for name in sent.begun.keys() & trained.keys():

@@ -18,7 +18,7 @@ from fedsz.errors import DivergedUpdate, ReferenceMismatch
 from fedsz.methods import History
 from fedsz.methods.combinators import by_step
 from fedsz.stream import Limits, Reader
-from fedsz.update.ahead import less_head_start
+from fedsz.update.ahead import is_step, less_head_start
 from fedsz.update.bound_encoder import UpdateEncoder
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import Report, compress_measured
@@ -154,6 +154,8 @@ def coded_update(
 ) -> tuple[bytes, Report, Arrival]:
     """Return what a client made of the model that it was sent, as a stream.
 
+    An app may reply with its step in place of a model: that is coded as it is.
+
     Args:
         key: of the model.
         arrays: after training.
@@ -167,9 +169,12 @@ def coded_update(
     Raises:
         DivergedUpdate: a tensor that was finite is not any more.
     """
+    config, chain, began = told.config, told.config.chain, sent
+    if chain is None and not differs and is_step(arrays, sent):
+        # As differences from the model they would have its scale, and so would their bounds.
+        differs, sent = True, Reference({name: np.zeros_like(x) for name, x in arrays.items()})
     if not differs:
         arrays = less_head_start(arrays, sent)
-    config, chain = told.config, told.config.chain
     keeps_state = config.keeps_state and told.trains
     kept, age = keeper.residual(key, told) if keeps_state else ({}, 1)
     base, shift = sent if config.sends_differences and not differs else None, NO_SHIFT
@@ -195,7 +200,7 @@ def coded_update(
         )
     stream, report = compress_measured(arrays, config, base, encoder=encoder)
     log_misfits(key, encoder.misfits)
-    check_finite(key, arrays, sent, keeper, encoder.steps)
+    check_finite(key, arrays, began, keeper, encoder.steps)
     if keeps_state:
         if chain is not None and config.learns_shifts:
             assert base is not None
