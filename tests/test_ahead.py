@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 import fedsz
 from fedsz import codecs
 from fedsz.errors import ConfigError
-from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
+from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.methods.state import flat
 from fedsz.update import config
 from fedsz.update.ahead import ahead_of
@@ -167,13 +167,26 @@ def test_apps_begin_ahead_by_default_and_test_the_model_itself(
             assert np.array_equal(a, expected)
         return {k: a + rng.normal(0, 0.01, a.shape).astype(a.dtype) for k, a in x.items()}
 
-    app = around(app_of(train, examples=lambda _: 1), before=note)
+    tested: list[bool] = []
+
+    def watch(message: Message, context: Context, call_next: Any) -> Message:
+        if message.metadata.message_type == "evaluate":
+            kept = context.state["fedsz.model.arrays"]
+            assert isinstance(kept, ArrayRecord)
+            (record,) = message.content.array_records.values()
+            held = to_arrays(kept)
+            tested.append(all(np.array_equal(x, held[k]) for k, x in to_arrays(record).items()))
+        reply: Message = call_next(message, context)
+        return reply
+
+    app = around(app_of(train, mods=[FedSZMod(), watch], examples=lambda _: 1), before=note)
     grid = FedSZGrid(grid_of(app), policy=policy)
     strategy(fraction_evaluate=1.0).start(grid, record_of(model()), num_rounds=4)
 
     assert len(begun) == 16
     ahead = [not np.array_equal(held["fc.weight"], x["fc.weight"]) for _, held, x in begun]
     assert ahead == 4 * [False] + 12 * [True]
+    assert tested == 16 * [True]
 
 
 def test_a_reply_too_small_to_compress_takes_nothing_along_that_stays_behind() -> None:
