@@ -189,6 +189,31 @@ def test_apps_begin_ahead_by_default_and_test_the_model_itself(
     assert tested == 16 * [True]
 
 
+def test_a_client_that_calls_its_model_otherwise_begins_ahead_as_well() -> None:
+    """As those of Flower's older interfaces do."""
+    begun: list[Arrays] = []
+
+    def renamed(message: Message, context: Context, call_next: Any) -> Message:
+        reply: Message = call_next(message, context)
+        if "arrays" in reply.content.array_records:
+            reply.content["mine"] = reply.content.array_records["arrays"]
+            del reply.content["arrays"]
+        return reply
+
+    def train(client: int, x: Arrays) -> Arrays:
+        begun.append(x)
+        rng = np.random.default_rng((client, len(begun)))
+        return {k: a + rng.normal(0, 0.1, a.shape).astype(a.dtype) for k, a in x.items()}
+
+    app = app_of(train, mods=[FedSZMod(), renamed], examples=lambda _: 1)
+    FedAvg(fraction_evaluate=0).start(FedSZGrid(grid_of(app)), record_of(model()), num_rounds=3)
+
+    of_rounds = [begun[i : i + 4] for i in range(0, 12, 4)]
+    assert all(np.array_equal(x["fc.bias"], of_rounds[0][0]["fc.bias"]) for x in of_rounds[0])
+    for clients in of_rounds[1:]:
+        assert len({x["fc.bias"].tobytes() for x in clients}) == 4  # each has what it holds back
+
+
 def test_a_reply_too_small_to_compress_takes_nothing_along_that_stays_behind() -> None:
     """An app may reply with its head alone, in one round and not in another."""
     contexts: dict[int, Context] = {}

@@ -124,6 +124,10 @@ class ClientState:
                 else:
                     self._put(_BEFORE + name, None)
 
+    def residual_keys(self) -> list[str]:
+        """Return the keys of the models that a residual is kept of, as replies call them."""
+        return [name.removeprefix(_RESIDUAL) for name in self._state if name.startswith(_RESIDUAL)]
+
     def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
         """Return the residual and its age in turns, at least 1; that of another run is none."""
         record, then = self._state.get(_RESIDUAL + key), self._turn(key, told)

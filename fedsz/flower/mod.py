@@ -274,8 +274,11 @@ def _begin_ahead(
     state: ClientState,
 ) -> None:
     """Have the app begin with what it has not sent yet, where the server says so."""
+    kept = state.residual_keys()
     for key, model in sent.items():
-        moved = ahead_of(model, *state.residual(key, told), told.config)
+        # A client may call its only model otherwise.
+        kept_as = kept[0] if len(sent) == len(kept) == 1 else key
+        moved = ahead_of(model, *state.residual(kept_as, told), told.config)
         if not moved:
             continue
         begun = to_record({name: moved.get(name, x) for name, x in model.arrays.items()})
