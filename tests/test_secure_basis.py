@@ -17,7 +17,7 @@ from fedsz.flower import FedSZGrid, LocalGrid, SecureSum, StreamingFedAvg
 from fedsz.flower.records import to_record, views_of
 from fedsz.flower.secure_member import PLAN, SECURE
 from fedsz.flower.wrapped_grid import WrappedGrid
-from fedsz.secagg.planner import SAVED_OVER, Learned, Planner
+from fedsz.secagg.planner import Learned, Planner
 from fedsz.secagg.token_plan import TokenPlan
 from tests.secure_apps import DropOut, processes, secure_app
 from tests.test_secure_sum import expected, initial
@@ -93,22 +93,27 @@ def test_all_clients_code_in_the_basis_that_they_have_seen() -> None:
     assert not traffic.failures
 
 
-def test_a_share_takes_the_bits_that_were_asked_for() -> None:
-    """But for messages' heads: on the first round's it saves, over 60."""
+@pytest.mark.parametrize(
+    ("rounds", "bits", "clients"),
+    [(12, 0.8, 4), (12, 1.6, 100), (60, 0.4, 4), (60, 0.8, 4), (60, 0.8, 100), (100, 1.6, 100)],
+)
+def test_a_share_takes_the_bits_that_were_asked_for(rounds: int, bits: float, clients: int) -> None:
+    """But for messages' heads: what early rounds take, late ones save."""
     start = {"w": np.random.default_rng(0).normal(size=(300, 400)).astype(np.float32)}
     history = history_of(start)
-    for bits in (0.4, 0.8, 1.6):
-        for clients in (4, 100):
-            known = Learned(cap=100, seed=3)
-            planner, size = Planner(bits, 1.0, known), start["w"].size
-            taken = []
-            for number in range(SAVED_OVER):
-                known.done = number
-                room = planner.room(start, clients)
-                codec = planner.codec(start, clients, history, room)
-                assert 0.9 * room < codec.needed <= codec.count == room
-                taken.append(codec.plan.bits * room / size)
-            assert np.mean(taken) == pytest.approx(bits, rel=0.05)
+    known = Learned(cap=100, seed=3)
+    planner, size = Planner(bits, 1.0, known, rounds), start["w"].size
+    taken = []
+    for number in range(rounds + 2):
+        known.done = number
+        room = planner.room(start, clients)
+        codec = planner.codec(start, clients, history, room)
+        assert 0.9 * room < codec.needed <= codec.count == room
+        taken.append(codec.plan.bits * room / size)
+
+    assert np.mean(taken[:rounds]) == pytest.approx(bits, rel=0.05)
+    assert taken[1] > 1.4 * taken[rounds - 1]
+    assert taken[rounds:] == pytest.approx(2 * [bits], rel=0.05)
 
 
 def test_who_comes_later_has_one_round_go_without_a_basis(

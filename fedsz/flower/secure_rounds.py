@@ -31,7 +31,7 @@ from fedsz.methods import History
 from fedsz.secagg.disputes import Disputes
 from fedsz.secagg.graph import most_corrupt
 from fedsz.secagg.noise import NoisedCodec, NoisedPlan
-from fedsz.secagg.planner import Learned, Planner
+from fedsz.secagg.planner import Learned
 from fedsz.secagg.server import SecureServer, planned
 from fedsz.secagg.steps import moved
 from fedsz.secagg.token_plan import TokenPlan, layout_digest
@@ -98,7 +98,7 @@ class SecureRounds:
         told = self._options
         seed = secrets.randbits(_SEED_BITS) if self._given_seed is None else self._given_seed
         self._known = Known(told.most_examples, seed % (1 << _SEED_BITS))
-        self._planner = Planner(told.bits, told.share, self._known)
+        self._planner = told.planner(self._known)
         self._disputes, self._asked = Disputes(), set[int]()
 
     def state(self) -> dict[str, ConfigRecord]:
@@ -124,7 +124,7 @@ class SecureRounds:
         self._begin_run()
         if _STATE in records:
             self._known = msgspec.json.decode(records[_STATE]["json"], type=Known)
-            self._planner = Planner(self._options.bits, self._options.share, self._known)
+            self._planner = self._options.planner(self._known)
             self._asked = set(self._known.asked)
             pairs = self._known.pairs if self._asked else []
             self._disputes = Disputes(self._known.left_out, pairs)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from fedsz.secagg.graph import Assumptions
 from fedsz.secagg.identity import Verifier
-from fedsz.secagg.planner import DENSE, Learned, Planner
+from fedsz.secagg.planner import DENSE, ROUNDS, Learned, Planner
 
 __all__ = ["DENSE", "SecureSum"]
 
@@ -26,12 +26,14 @@ class SecureSum:
             the others back.
         most_examples: from which on a client weighs no more, in the first round. Later it is twice
             the mean weight of the round before. With fewer than 2 bits all weigh alike at first.
+        rounds: that the run has, about. With fewer than 2 bits, early rounds take up to twice the
+            bits, and late ones fewer; the mean of so many rounds is ``bits``.
         stage_timeout: seconds that clients have for a message without a model.
         any_strategy: whether to take a strategy with an ``aggregate_train`` of its own that does
             not call FedAvg's. It is given the mean in place of each update, so it must average.
 
     Raises:
-        ConfigError: bits or share are out of range.
+        ConfigError: bits, share or rounds are out of range.
 
     Examples:
         >>> from fedsz.flower import FedSZGrid, LocalGrid, SecureSum, make_client_app
@@ -44,13 +46,18 @@ class SecureSum:
     verifier: Verifier | None = None
     share: float = 1.0
     most_examples: int = 1024
+    rounds: int = ROUNDS
     stage_timeout: float = 300.0
     any_strategy: bool = False
 
     def __post_init__(self) -> None:
-        Planner(self.bits, self.share, Learned(self.most_examples, 0))
+        self.planner(Learned(self.most_examples, 0))
 
     @property
     def sparse(self) -> bool:
         """Whether a round sends a share of the coefficients of a basis."""
         return self.bits < DENSE
+
+    def planner(self, known: Learned) -> Planner:
+        """Return what plans a run's rounds by what earlier ones have told."""
+        return Planner(self.bits, self.share, known, self.rounds)

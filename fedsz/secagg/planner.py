@@ -3,13 +3,15 @@
 Where a run has fewer than `DENSE` bits for each parameter and round, a round sends a share of the
 coefficients, of few values each. The first round sends all, and in more values: nothing is known of
 their sizes yet, and no later one moves a model as far. All weigh alike in it, for by a cap that is
-far off, few values say nothing. The others save what that was too much, over `SAVED_OVER` rounds.
+far off, few values say nothing. The rounds after it send more than late ones, for what early rounds
+leave out, all later ones are behind by. Over the run's rounds, that is saved again.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Final
 
 import msgspec
@@ -22,12 +24,14 @@ from fedsz.secagg.token_plan import CLASSES, MAX_BITS, TokenPlan, densest, layou
 from fedsz.secagg.tokens import Sum, TokenCodec
 
 DENSE: Final = 2  # bits for each parameter, from which on a run sends all coefficients
-SAVED_OVER: Final = 60  # rounds in which the first one's bits are saved again
+ROUNDS: Final = 60  # that a run has, where nobody says how many
 
 _LEAST: Final = 0.01  # bits
 _MOST_FIRST: Final = 3  # either way, of each coefficient in the first round
 _MOST: Final = 1  # and in others
 _SPARED: Final = 0.5  # of the bits, at least, whatever the first round has taken
+_SURGE: Final = 2.0  # times the bits of late rounds that early ones take beyond those, at first,
+_SURGE_ROUNDS: Final = 12.0  # and 1/e of that after so many
 _WEIGHTS: Final = 2  # of a client's weight at most, over the mean of the round before
 _ROOM: Final = 0.01  # of the tokens, more, for turns that come together
 _ROOM_LEAST: Final = 32  # tokens
@@ -60,6 +64,7 @@ class Planner:
             coefficients in the basis of what broadcasts have shown.
         share: of the parameters that a round sends, in turn; 1 where there are few bits.
         known: what earlier rounds have told; kept up to date.
+        rounds: that the run has, about: few bits are the mean of so many, and of later ones.
 
     Attributes:
         sparse: whether there are few bits.
@@ -68,14 +73,16 @@ class Planner:
         ConfigError: one of these is out of range.
     """
 
-    def __init__(self, bits: float, share: float, known: Learned) -> None:
+    def __init__(self, bits: float, share: float, known: Learned, rounds: int = ROUNDS) -> None:
         self.sparse = bits < DENSE
         if not (_LEAST <= bits < DENSE or (bits <= MAX_BITS and bits == int(bits))):
             what = f"bits are {_LEAST} to {DENSE}, or a whole number to {MAX_BITS}; got {bits}"
             raise ConfigError(what)
         if not 0 < share <= 1 or (self.sparse and share < 1):
             raise ConfigError(f"share must lie in (0, 1], and be 1 below {DENSE} bits; got {share}")
-        self._bits, self._share, self._known = bits, share, known
+        if rounds < 1:
+            raise ConfigError(f"a run has 1 round or more, got {rounds}")
+        self._bits, self._share, self._known, self._rounds = bits, share, known, rounds
 
     @property
     def done(self) -> int:
@@ -141,9 +148,21 @@ class Planner:
         if not (self.sparse and self.done):
             return self._share
         bits, together = self._ring(clients)
-        first, k = densest(clients, _MOST_FIRST)
-        spared = max(self._bits - first / k / SAVED_OVER, _SPARED * self._bits)
-        return min(spared * together / bits, 1.0)
+        spent = self._bits
+        if self.done < self._rounds:
+            first, k = densest(clients, _MOST_FIRST)
+            others = (self._rounds * self._bits - first / k) / max(self._rounds - 1, 1)
+            spent = max(others, _SPARED * self._bits) * self._surge
+        return min(spent * together / bits, 1.0)
+
+    @property
+    def _surge(self) -> float:
+        """What the next round takes, after the first one, over the mean of all of these."""
+
+        def over_late_ones(done: int) -> float:
+            return 1.0 + _SURGE * math.exp(-done / _SURGE_ROUNDS)
+
+        return over_late_ones(self.done) / fmean(map(over_late_ones, range(1, self._rounds)))
 
     def _ring(self, clients: int) -> tuple[int, int]:
         """Return the bits of the ring, and how many coefficients share a token."""

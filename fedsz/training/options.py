@@ -177,7 +177,7 @@ class RunConfig:
 
     secure_sum: float = option(0, "The server learns the sum of a round's updates, and no update: "
         "with so many bits for each parameter, in place of compression. Below 2, as 0.8, a round "
-        "sends a share of the coefficients in a basis, if all clients take part. 0 for none.",
+        "sends a share of the coefficients in a basis, early a larger one. 0 for none.",
         PRIVACY, ALONE, low=0, high=32)
     secure_share: float = option(1.0, "With --secure-sum: the share of the parameters that each "
         "round sends, in turn. Below 1, the model learns more slowly.",

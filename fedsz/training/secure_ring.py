@@ -13,7 +13,7 @@ from fedsz.privacy.plan import NoiseAt, PrivacyPlan
 from fedsz.secagg.graph import Assumptions, plan
 from fedsz.secagg.identity import CertificateVerifier
 from fedsz.secagg.noise import NoisedCodec, NoisedPlan
-from fedsz.secagg.planner import Learned, Planner
+from fedsz.secagg.planner import Learned
 from fedsz.secagg.token_plan import layout_digest
 from fedsz.training.options import RunConfig
 from fedsz.transport.identity import read_serials
@@ -31,10 +31,11 @@ def secure_of(config: RunConfig) -> SecureSum | None:
     if not config.secure_sum:
         return None
     if not config.tls_ca or config.insecure:
-        return SecureSum(config.secure_sum, share=config.secure_share)
+        return SecureSum(config.secure_sum, share=config.secure_share, rounds=config.rounds)
     revoked = read_serials(Path(config.revoked)) if config.revoked else ()
     verifier = CertificateVerifier(read_bytes(config.tls_ca), revoked)
-    return SecureSum(config.secure_sum, Assumptions(signed=True), verifier, config.secure_share)
+    signed, share = Assumptions(signed=True), config.secure_share
+    return SecureSum(config.secure_sum, signed, verifier, share, rounds=config.rounds)
 
 
 def require_room(
@@ -56,7 +57,7 @@ def require_room(
     layout = Layout.of(dict(sorted(model.items())))
     if privacy is None or privacy.at != NoiseAt.SUM:
         known = Learned(secure.most_examples, 0)
-        Planner(secure.bits, secure.share, known).codec(model, clients)
+        secure.planner(known).codec(model, clients)
         return
     noised = NoisedPlan(
         layout=layout_digest(layout),
