@@ -9,6 +9,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 
+from fedsz.arrays import NDArray
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.differential_privacy import under_privacy
 from fedsz.flower.local_noise import LocalNoise
@@ -95,6 +96,17 @@ class Client:
         pairs = zip(self.left_mods, self.begun, strict=True)
         return [{k: x - begun[k].astype(float) for k, x in left.items()} for left, begun in pairs]
 
+    def came(self, name: str, first: int = 0) -> NDArray:
+        """What has arrived of a tensor from a round on, counted from 0."""
+        pairs = list(zip(self.arrived, self.held, strict=True))[first:]
+        return np.sum([after[name] - held[name].astype(float) for after, held in pairs], axis=0)
+
+    def left_of(self, name: str) -> NDArray:
+        """What the client holds back of a tensor."""
+        shape = model()[name].shape
+        found = [x for k, x in self.residual.items() if k.endswith(name) and x.shape == shape]
+        return found[0]
+
 
 each_policy = pytest.mark.parametrize("policy", ["auto", "auto+basis"])
 
@@ -134,18 +146,40 @@ def test_clients_that_clip_begin_with_the_model_and_send_what_they_have_clipped(
 
 
 @each_policy
-def test_clients_that_add_noise_begin_with_the_model(policy: str) -> None:
-    """A residual has all of their own noise in it, and the model a mean of everybody's."""
+def test_clients_that_add_noise_begin_with_the_model(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A residual has all of their own noise in it, and the model a mean of everybody's.
+
+    What rounds without noise have left out goes with none of these: nobody accounts for it.
+    """
+    noised: list[Arrays] = []
+    added = LocalNoise.added
+
+    def noted(*given: Any) -> ArrayRecord:
+        record = added(*given)
+        noised.append(to_arrays(record))
+        return record
+
+    monkeypatch.setattr(LocalNoise, "added", noted)
     client = Client(policy=policy)
     for _ in range(2):
         client.train()
+    assert client.residual
     asks = ConfigRecord()
     LocalNoise(C, 0.1).write(asks)
     for _ in range(3):
         client.train(asks)
     assert client.ahead[1] > C
     assert client.ahead[2:] == [0, 0, 0]
-    assert client.residual  # which is of what has its noise already
+    for name in model():  # what came of the rounds with noise, and is left, has gone through it
+        steps = [
+            after[name] - begun[name].astype(float)
+            for after, begun in zip(noised, client.begun[2:], strict=True)
+        ]
+        left = client.left_of(name)
+        np.testing.assert_allclose(client.came(name, 2) + left, np.sum(steps, axis=0), atol=1e-5)
+        assert np.abs(left).max() > 0.01
 
     legacy = ConfigRecord({"dpfedavg_clip_norm": C, "dpfedavg_noise_stddev": 0.01})
     client.train(legacy)
@@ -166,13 +200,7 @@ def test_what_a_mod_clips_and_noises_is_all_that_anybody_learns(policy: str) -> 
     assert max(map(norm_of, client.steps)) < 1.1 * np.hypot(C, noise)
 
     for name in model():
-        came = sum(
-            after[name] - held[name].astype(float)
-            for after, held in zip(client.arrived, client.held, strict=True)
-        )
-        left = next(
-            x for k, x in client.residual.items() if k.endswith(name) and x.shape == came.shape
-        )
+        came, left = client.came(name), client.left_of(name)
         np.testing.assert_allclose(came + left, sum(x[name] for x in client.steps), atol=1e-5)
 
 

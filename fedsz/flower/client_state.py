@@ -45,6 +45,7 @@ SENT: Final = "fedsz.reply"
 UNMASKED: Final = "fedsz.unmasked"
 _ASKED: Final = "asked."  # before that: the request that it is kept for
 _NOISED: Final = "fedsz.noised"
+_NOISY: Final = "fedsz.noisy"  # is there if the last reply had noise of its own
 
 
 _Record = ArrayRecord | ConfigRecord | MetricRecord
@@ -196,6 +197,15 @@ class ClientState:
     def keep_noised(self, told: Instructions) -> None:
         """Keep that a share of a sum's noise has been added in this turn."""
         self._put(_NOISED, ConfigRecord({"turn": told.turn, "run": told.run}))
+
+    def begin_reply(self, *, noised: bool) -> None:
+        """Forget what replies without noise have left out, where the next has some.
+
+        That would go along with it as it is, and nobody accounts for it.
+        """
+        if noised and _NOISY not in self._state:
+            self.forget_residuals()
+        self._put(_NOISY, make_note({}) if noised else None)
 
     def forget_residuals(self) -> None:
         """Forget what replies have left out: this state is not of the server's past."""

@@ -47,6 +47,12 @@ def clipping_norm(content: Mapping[str, Any]) -> float | None:
     return min(known, default=None)
 
 
+def adds_noise(content: RecordDict) -> bool:
+    """Say whether a training message asks a client for noise, or for a share of it."""
+    legacy = any(_NOISE in record for record in records_in(content, ConfigRecord).values())
+    return legacy or LocalNoise.is_asked(content)
+
+
 def under_privacy(
     config: CompressionConfig, base: CompressionConfig, content: RecordDict
 ) -> CompressionConfig:
@@ -56,8 +62,7 @@ def under_privacy(
     """
     if clipping_norm(content) is not None:
         return without_feedback(config, base)
-    noised = any(_NOISE in record for record in records_in(content, ConfigRecord).values())
-    return not_ahead(config) if noised or LocalNoise.is_asked(content) else config
+    return not_ahead(config) if adds_noise(content) else config
 
 
 def without_feedback(config: CompressionConfig, base: CompressionConfig) -> CompressionConfig:

@@ -16,6 +16,7 @@ from fedsz import flower_compat as compat
 from fedsz.arrays import StateDict
 from fedsz.errors import ConfigError, ReferenceMismatch, RefusedRequest, log_failure
 from fedsz.flower.client_state import SENT, UNMASKED, ClientState
+from fedsz.flower.differential_privacy import adds_noise
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
@@ -145,6 +146,7 @@ class FedSZMod:
         try:
             if told.trains:
                 state.settle(told)
+                state.begin_reply(noised=adds_noise(message.content))
             if masking is not None:
                 masking.require_first(told, state)
                 plain = dict(masking.begin(plain, sent, told, state))
