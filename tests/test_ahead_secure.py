@@ -119,9 +119,10 @@ def test_sums_and_what_stays_behind_are_all_steps(secure: SecureSum, *, ahead: b
         np.testing.assert_allclose(went + left, steps, atol=1e-4)
 
 
-def test_clients_that_share_in_the_noise_of_a_sum_begin_with_the_model() -> None:
-    fleet = Fleet(SecureSum(bits=16))
-    plan: dict[str, Any] = {"epsilon": 8, "delta": 1e-5, "rounds": ROUNDS, "clip": 1.0, "at": "sum"}
+@pytest.mark.parametrize(("at", "bits"), [("sum", 16), ("client", 16), ("client", 0.8)])
+def test_clients_that_add_noise_begin_with_the_model(at: str, bits: float) -> None:
+    fleet = Fleet(SecureSum(bits=bits))
+    plan: dict[str, Any] = {"epsilon": 8, "delta": 1e-5, "rounds": ROUNDS, "clip": 1.0, "at": at}
     fleet.run(PrivateFedAvg(fraction_evaluate=0, min_available_nodes=CLIENTS, **plan))
 
     assert [fleet.ahead(turn) for turn in range(ROUNDS)] == ROUNDS * [0]

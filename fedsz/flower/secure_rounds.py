@@ -203,13 +203,13 @@ class SecureRounds:
         if noise and noise.summed:
             codec = self._noised(model, clients, noise)
         else:
-            codec = planner.codec(model, clients)
+            codec = planner.codec(model, clients, noised=noise is not None)
         count = planner.room(model, clients) if self._options.sparse else codec.count
 
         def plan(history: History | None) -> TokenPlan | NoisedPlan:
             nonlocal codec
             if isinstance(codec, TokenCodec) and self._options.sparse:
-                codec = planner.codec(model, clients, history, count)
+                codec = planner.codec(model, clients, history, count, noised=noise is not None)
             return codec.plan
 
         bits, assumed, verifier = codec.plan.bits, self._options.assumed, self._options.verifier

@@ -95,6 +95,8 @@ class Planner:
         clients: int,
         history: History | None = None,
         room: int = 0,
+        *,
+        noised: bool = False,
     ) -> TokenCodec:
         """Return what reads the sum of a round, and its plan.
 
@@ -103,6 +105,7 @@ class Planner:
             clients: that take part, at most.
             history: that all of them have, if there is one; of no use unless `sparse`.
             room: tokens that there is room for; 0 for as many as it takes.
+            noised: whether each client adds noise of its own, and so begins with the model.
 
         Raises:
             ConfigError: the ring is too small for so many clients.
@@ -124,7 +127,7 @@ class Planner:
                 history=known.digest if known else None,
                 factors=self._known.factors,
                 forecast=self._known.forecast if known else 0.0,
-                ahead=self.sparse,
+                ahead=self.sparse and not noised,
                 even=self.sparse and not self.done,
                 room=room,
             )
