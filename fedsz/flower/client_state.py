@@ -45,6 +45,7 @@ SENT: Final = "fedsz.reply"
 UNMASKED: Final = "fedsz.unmasked"
 _ASKED: Final = "asked."  # before that: the request that it is kept for
 _NOISED: Final = "fedsz.noised"
+_DOUBTED: Final = "fedsz.doubted"  # is there if residuals may be of another past than the server's
 _NOISY: Final = "fedsz.noisy"  # is there if the last reply had noise of its own
 
 
@@ -112,8 +113,11 @@ class ClientState:
         """Keep one residual of each key: that of the last reply that the server has counted.
 
         A server that asks for a turn again, or an earlier one, does not know of the last reply.
-        What was sent with a residual that is given up is not sent again either.
+        What was sent with a residual that is given up is not sent again either. A residual that is
+        in doubt has to be that of the last reply that the server names.
         """
+        doubted = _DOUBTED in self._state
+        self._put(_DOUBTED, None)
         for turn in [name for name in self._state if name.startswith(_TURN)]:
             key = turn.removeprefix(_TURN)
             goes_back = self._turn(key, told) > told.last_counted
@@ -124,6 +128,16 @@ class ClientState:
                     self._move(_BEFORE + name, name)
                 else:
                     self._put(_BEFORE + name, None)
+            if doubted and self._turn(key, told) != told.counted:
+                self.forget_residual(key)
+
+    def doubt_residuals(self) -> None:
+        """Take note that another model is held here than the server says.
+
+        It is so if a reply has not reached it: then `settle` can go back. And if the server has
+        lost rounds: then residuals are of another past than its own.
+        """
+        self._put(_DOUBTED, make_note({}))
 
     def residual_keys(self) -> list[str]:
         """Return the keys of the models that a residual is kept of, as replies call them."""

@@ -131,7 +131,7 @@ class FedSZMod:
         try:
             plain, sent = _unpacked(message, told, state, initial, self.limits(message, context))
         except ReferenceMismatch as err:
-            state.forget_residuals()  # they are of another past than the server's
+            state.doubt_residuals()
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
             return Message(Error(code, f"{LACKS_MODEL}: {err}"), reply_to=message)
         again = told.config.keeps_state or LocalNoise.is_asked(message.content)
