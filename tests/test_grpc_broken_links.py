@@ -29,8 +29,11 @@ def test_a_client_that_is_gone_does_not_hold_up_the_round(serve: Serve) -> None:
     (reply,) = replies
     assert reply.error.code == ErrorCode.NODE_UNAVAILABLE
     reason = reply.error.reason or ""
-    assert reason.startswith("client 'victim' left during upload (")
-    assert reason.endswith(" of 8.0 MB) and did not return within 0.2 s")
+    # What has passed the proxy may not have been read when it is cut.
+    assert reason.startswith(
+        ("client 'victim' left during upload (", "client 'victim' left before it replied ")
+    )
+    assert reason.endswith("and did not return within 0.2 s")
     assert list(server.grid.get_node_ids()) == [node_id("other")]
 
     assert victim.ended() is None

@@ -107,7 +107,8 @@ def test_any_history_makes_a_decision_that_can_be_carried_out(
 def test_decisions_are_those_of_before(spec: str) -> None:
     """Digests were made at d1c6a83, where each decision went over all records of a run anew.
 
-    Those of `auto` are of its bounds for clients that begin ahead.
+    Those of `auto` are of its bounds for clients that begin ahead, and those of ``results/hundred``
+    are over the runs of before `MADE` that the file still has.
     """
     assert GOLDEN[spec] == {name: digest(decisions_of(spec, name)) for name in GOLDEN[spec]}
 
