@@ -83,15 +83,18 @@ class Sweep:
         todo = deque(self.pending)
         told: queue.SimpleQueue[tuple[RunConfig, RoundRecord | Finished]] = queue.SimpleQueue()
 
+        def next_run() -> RunConfig | None:
+            with suppress(IndexError):  # popleft() gives each run to one thread
+                return todo.popleft()
+            return None  # none is left
+
         def work(worker: _Worker) -> None:
-            with suppress(IndexError):  # none left: popleft() gives each run to one thread
-                while True:
-                    run = todo.popleft()
-                    try:
-                        for news in worker.run(run):
-                            told.put((run, news))
-                    except Exception as err:  # such as no memory for a process
-                        told.put((run, Finished(error=f"{type(err).__name__}: {err}")))
+            for run in iter(next_run, None):
+                try:
+                    for news in worker.run(run):
+                        told.put((run, news))
+                except Exception as err:  # such as no memory for a process
+                    told.put((run, Finished(error=f"{type(err).__name__}: {err}")))
 
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
