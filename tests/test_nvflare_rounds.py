@@ -203,14 +203,7 @@ def test_each_task_has_the_settings_of_its_own_filter(caplog: pytest.LogCaptureF
 
 def test_rounds_are_recorded_with_what_sites_were_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is not what the policy decides where that is for clients that begin ahead."""
-    records: list[RoundRecord] = []
-    decide = Controller.decide
-
-    def noted(controller: Controller, done: RoundRecord) -> Any:
-        records.append(done)
-        return decide(controller, done)
-
-    monkeypatch.setattr(Controller, "decide", noted)
+    records = rounds_of(monkeypatch)
     job = Job(clients=0)
     with job.server.contexts.new_context() as fl_ctx:
         server = FedSZServerFilter(policy="auto")._task(fl_ctx, "train")
