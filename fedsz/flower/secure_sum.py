@@ -27,8 +27,8 @@ class SecureSum:
         most_examples: from which on a client weighs no more, in the first round. Later it is twice
             the mean weight of the round before. With fewer than 2 bits all weigh alike at first.
         rounds: that the run has, about. With fewer than 2 bits, early rounds take up to twice the
-            bits, and late ones fewer; the mean of so many rounds is ``bits``. With few of them it is
-            more, for the first sends all coefficients.
+            bits, and late ones fewer; the mean of so many rounds is ``bits``. Of a few
+            rounds it is more, for the first one sends all coefficients.
         stage_timeout: seconds that clients have for a message without a model.
         any_strategy: whether to take a strategy with an ``aggregate_train`` of its own that does
             not call FedAvg's. It is given the mean in place of each update, so it must average.
