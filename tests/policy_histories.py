@@ -126,7 +126,8 @@ def digest(decisions: Iterable[Decision]) -> str:
     for one in decisions:
         config = one.config
         told = (
-            config.update, config.codec, _short(config.error_bound), _short(config.downlink),
+            config.update, config.codec, _short(config.error_bound),
+            _short(config.not_staggered.downlink),
             sorted((name, f"{x:.9g}") for name, x in config.factors.items()),
             sorted(one.codecs.items()), one.why,
         )  # fmt: skip

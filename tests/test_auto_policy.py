@@ -39,7 +39,9 @@ def up(decision: Decision) -> float:
 
 
 def down(decision: Decision) -> float:
-    return ErrorBound.of(decision.config.downlink).value
+    bound = decision.config.downlink_bound
+    assert bound
+    return bound.value
 
 
 def learning(rounds: int) -> list[RoundRecord]:

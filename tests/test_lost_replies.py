@@ -66,9 +66,7 @@ class Fleet:
             for reply in (reply for reply in replies if not reply.has_error()):
                 client = of[reply.metadata.src_node_id]
                 came = to_arrays(reply.content.array_records["arrays"])[NAME]
-                self.total[client] += self._steps[client] - (
-                    came - self._held[client].astype(float)
-                )
+                self.total[client] += self._steps[client] - (came - self._base(client))
                 self.lost.discard(client)
             averaged, _ = strategy.aggregate_train(self.round, replies)
             self.model = averaged or self.model
@@ -77,6 +75,16 @@ class Fleet:
                     self.round, self.model, ConfigRecord(), self.grid
                 )
                 self.grid.send_and_receive(list(asked))
+
+    def _base(self, client: int) -> np.ndarray:
+        """What a client's step counts from: what all hold, or once they do not, what was sent."""
+        sent = to_arrays(self.model)[NAME].astype(float)
+        first, *others = self._held.values()
+        if all(np.array_equal(first, other) for other in others):
+            self._left, self._parted = sent - first, 0
+            return first.astype(float)
+        self._parted = self._parted or self.round
+        return sent + self._left * (self.round == self._parted)
 
     def left_of(self, client: int) -> np.ndarray:
         before = "fedsz.before." if client in self.lost else ""  # which it will go back to

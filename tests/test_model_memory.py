@@ -17,7 +17,8 @@ from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.client_state import ClientState
 from fedsz.flower.records import to_record, views_of
 from fedsz.shelf import Parked
-from fedsz.update.broadcast import PARKED_FROM, Broadcast
+from fedsz.update.broadcast import Broadcast
+from fedsz.update.broadcast_state import PARKED_FROM
 from fedsz.update.config import CompressionConfig
 from fedsz.update.decompress import decompress
 from fedsz.update.instructions import Instructions

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsz.bounds import ErrorBound
 from fedsz.control.dc2 import Steps
 from fedsz.control.policy import POLICIES, replay
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
@@ -97,8 +96,9 @@ def test_any_history_makes_a_decision_that_can_be_carried_out(
 
     assert decided == decide(spec, tuple(history))
     assert decided == msgspec.json.decode(msgspec.json.encode(decided), type=Decision)
-    told = [ErrorBound.of(b) for b in (decided.config.error_bound, decided.config.downlink)]
-    assert {bound.kind for bound in told} == {"step" if "auto" in spec else "std"}
+    told = [decided.config.bound, decided.config.downlink_bound]
+    assert {bound.kind for bound in told if bound} == {"step" if "auto" in spec else "std"}
+    assert decided.config.staggers == (spec.startswith("auto") and "basis" not in spec)
     assert all(1 / 8 <= factor <= 8 for factor in decided.config.factors.values())
     assert "\n" not in decided.why
 

@@ -28,7 +28,7 @@ from fedsz.codecs.uniform import Uniform
 from fedsz.control.accuracy import Accuracy
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.control.rule import AUTO, NextRound, Rule, because
-from fedsz.update.config import DELTA_EF, CompressionConfig
+from fedsz.update.config import DELTA_EF, STAGGERED, CompressionConfig
 
 # What a tolerance allows: from so many points on, the bounds of updates and of the model's way
 # down, both in root mean squares of the step that they are of.
@@ -112,7 +112,7 @@ class Auto(Rule):
             ahead=True,
             codec=codec,
             error_bound=str(bounds[0]),
-            downlink=str(bounds[1]),
+            downlink=f"{STAGGERED}{bounds[1]}",
             threshold=0,
             rule="shape",
         )

@@ -43,4 +43,6 @@ class InBasis(Rule):
         chain = f"feedback:decay={config.decay}>eigen>{config.codec}@{config.error_bound}"
         # A chain has one bound for all tensors.
         told = "in the basis of broadcasts" + (", without factors" if config.factors else "")
-        return because(decision, told, update=chain, factors={})
+        return because(
+            decision, told, update=chain, factors={}, downlink=config.not_staggered.downlink
+        )

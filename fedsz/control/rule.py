@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.spec_strings import NO_SETTING, check_settings
-from fedsz.update.config import is_bound
+from fedsz.update.config import STAGGERED, is_bound
 
 FIXED: Final = "fixed"  # takes what it is given
 AUTO: Final = "auto"  # asks for a tolerance and nothing else
@@ -100,4 +100,7 @@ def because(
 
 def scaled(bound: str, factor: float) -> str:
     """Return an error bound times ``factor``, as it is printed, and any other downlink as it is."""
-    return str(ErrorBound.of(bound).scaled(factor)) if is_bound(bound) else bound
+    if not is_bound(bound):
+        return bound
+    prefix = STAGGERED if bound.startswith(STAGGERED) else ""
+    return f"{prefix}{ErrorBound.of(bound.removeprefix(prefix)).scaled(factor)}"

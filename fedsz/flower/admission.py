@@ -272,13 +272,14 @@ class Admission:
         records, told = records_in(outcome.reply.content, ArrayRecord), outcome.asked.content
         trains = outcome.asked.trains
         due = trains and not told.masks
-        expected, sent = dict(told.layouts), dict(told.models)
+        expected, sent, meant = dict(told.layouts), dict(told.models), dict(told.meant)
         if not self.rules.same_model:
             expected, sent = {}, {}
         if len(records) == len(expected) == 1:
             # A client may call its model otherwise.
             expected = dict(zip(records, expected.values(), strict=True))
             sent = dict(zip(records, sent.values(), strict=False))
+            meant = dict(zip(records, meant.values(), strict=False))
         known, single = outcome.references, len(told.models) < 2
         updates = {
             key: ReceivedUpdate(
@@ -286,6 +287,7 @@ class Admission:
                 expected.get(key),
                 known if single else replace(known, sent=told.by_digest(key)),
                 sent=sent[key].arrays if key in sent else {},
+                meant=meant.get(key, {}),
                 codecs={*told.codecs, *self.rules.allow_codecs},
                 drawn=told.drawn,
             )

@@ -23,6 +23,7 @@ def records_of(state: BroadcastState) -> dict[str, Any]:
         "grids": to_record({_GRIDS: state.grids}),
         "model": to_record(dict(state.model)),
         "residual": to_record(dict(state.residual)),
+        **({"anchor": to_record(dict(state.anchor))} if state.anchor else {}),
         **{f"{_HISTORY}{i}": to_record(dict(x)) for i, x in enumerate(state.histories)},
     }
 
@@ -37,6 +38,7 @@ def state_of(records: Mapping[str, Any]) -> BroadcastState:
         views_of(records["model"]),
         views_of(records["residual"]),
         [views_of(records[name]) for name in histories],
+        views_of(records["anchor"]) if "anchor" in records else {},
     )
 
 
@@ -44,6 +46,13 @@ def by_node(**values: Mapping[int, Any]) -> ConfigRecord:
     """Return values by their nodes, as a record of two lists."""
     ((name, by_node),) = values.items()
     return ConfigRecord({"nodes": list(by_node), name: list(by_node.values())})
+
+
+def values_by_node(record: ConfigRecord, name: str) -> dict[int, Any]:
+    """Return what `by_node` was given."""
+    nodes: Any = record["nodes"]
+    values: Any = record[name]
+    return dict(zip(nodes, values, strict=True))
 
 
 def digests_in(records: Mapping[str, Any]) -> dict[int, Mapping[str, bytes]]:

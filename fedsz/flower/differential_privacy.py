@@ -61,8 +61,8 @@ def under_privacy(
     ``base`` is what the user has named.
     """
     if clipping_norm(content) is not None:
-        return without_feedback(config, base)
-    return not_ahead(config) if adds_noise(content) else config
+        return without_feedback(config, base).not_staggered
+    return not_ahead(config).not_staggered if adds_noise(content) else config
 
 
 def without_feedback(config: CompressionConfig, base: CompressionConfig) -> CompressionConfig:

@@ -268,7 +268,8 @@ class Exchange:
                 self._book.evaluated(reply)  # a loss that is not finite is news of the model
             self.fail(asked.node, reason, kind_of(err), trains=asked.trains)
             return compat.error_in_place_of(reply, reason)
-        self._packer.admitted(asked, {k: update.record for k, update in admitted.updates.items()})
+        sent = {key: update.record for key, update in admitted.updates.items()}
+        self._packer.admitted(asked, sent, admitted.weight)
         if not sealed:
             admitted.forget()
         if not asked.trains:

@@ -353,7 +353,7 @@ class FedSZGrid(WrappedGrid):
             asked = [m for m in pushed if m.metadata.dst_node_id not in left_out]
             if trains:
                 self._packer.counted(self._admission.asked(m.metadata.dst_node_id for m in asked))
-            config = decision.config
+            config = decision.config.not_staggered if self.is_secure else decision.config
             if trains:
                 config = under_privacy(config, self._book.controller.base, pushed[0].content)
             packed = self._packer.pack(asked, config, codecs, overlaps) if asked else []

@@ -90,7 +90,9 @@ class Mean:
                 sums = self._sums.get(name)
                 wide = sum_dtype(x.dtype) if sums is None else sums.dtype
                 compressed = self._compressed.setdefault(name, CompressedSums())
-                opened.append(_open(name, x, update.sent(name, x), wide, compressed))
+                start, base = update.sent(name, x), None if clipped else update.base(name, x)
+                tensor = _open(name, x, start, wide, compressed)
+                opened.append(tensor._replace(base=base) if start is not None else tensor)
         if not clipped:
             with update.clock:
                 norm = Norm.of((tensor.dtype, tensor.values.energy) for tensor in opened)
@@ -102,11 +104,17 @@ class Mean:
         if (start := tensor.start) is None:
             return
         share = 1.0 if tensor.is_difference else 1 - scale
-        weight *= share - 1 if self._steps else share
+        if self._steps or tensor.base is not None:
+            share -= 1
+        self._add_base(tensor.name, start, weight * share)
+        if tensor.base is not None and not self._steps:
+            self._add_base(tensor.name, tensor.base, weight)
+
+    def _add_base(self, name: str, x: NDArray, weight: float) -> None:
         if weight:
-            bases = self._bases.setdefault(tensor.name, {})
-            _, before = bases.get(id(start), (start, 0.0))
-            bases[id(start)] = start, before + weight
+            bases = self._bases.setdefault(name, {})
+            _, before = bases.get(id(x), (x, 0.0))
+            bases[id(x)] = x, before + weight
 
     def _add_compressed(self, compressed: CompressedSums, sums: NDArray) -> None:
         """Add to ``sums`` what has been added up compressed."""
@@ -152,6 +160,7 @@ class _OpenedTensor(NamedTuple):
     values: Opened
     start: NDArray | None
     is_difference: bool  # of it from its start
+    base: NDArray | None = None  # what its step counts from in place of its start
 
 
 def _open(

@@ -12,9 +12,10 @@ from typing import Any, Final
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedsz import flower_compat as compat
-from fedsz.arrays import Layout
+from fedsz.arrays import Layout, NDArray
 from fedsz.flower.asked import Asked
-from fedsz.flower.broadcast_records import by_node, digests_in, records_of, state_of
+from fedsz.flower.broadcast_records import by_node, digests_in
+from fedsz.flower.broadcasts import Broadcasts
 from fedsz.flower.pushes import fingerprint, is_training, same_arrays
 from fedsz.flower.records import (
     EVALUATE,
@@ -86,7 +87,7 @@ class Packer:
         self._shifts.restore({})  # those of an earlier run are no concern of this one
         self.layouts: dict[str, Layout] = {}
         self._feedback = feedback
-        self._broadcasts: dict[str, Broadcast] = {}
+        self._broadcasts = Broadcasts(self._broadcast)
         drawn = b"" if seed is None else seed.to_bytes(8, "little")
         self._run = drawn + secrets.token_bytes(8)  # it begins with the `Instructions.seed`
         self._turn = 0
@@ -119,13 +120,10 @@ class Packer:
         found: dict[str, tuple[int, float]] = {}
         first = next(iter(messages))
         for key, record in compat.records_in(first.content, ArrayRecord).items():
-            broadcast = self._broadcasts.get(key)
-            held = broadcast.model if broadcast else None
+            held = self._broadcasts.mean(key)
             if held is not None:
                 arrays = views_of(record, self.layouts[key])
-                found |= step_spread(
-                    held.arrays, arrays, rule=config.rule, threshold=config.threshold
-                )
+                found |= step_spread(held, arrays, rule=config.rule, threshold=config.threshold)
         return found
 
     def pack(
@@ -151,22 +149,28 @@ class Packer:
             message.metadata.message_type.startswith(EVALUATE) for message in pushed
         )
         records = {id(message.content): message.content for message in pushed}
-        first, contents = pushed[0].content, dict[int, SentContent]()
+        first, contents = pushed[0].content, dict[tuple[int, int], SentContent]()
         same = all(same_arrays(first, content) for content in records.values())
         everybody = same and (trains or tests)
-        for i, one in records.items():
-            if same and contents:
-                contents[i] = contents[id(first)].beside_others(one)
-            else:
-                contents[i] = self._content(
-                    one, config, instructions, everybody=everybody, keeps=overlaps
-                )
-        for content in contents.values():
-            content.prepare([self._holds(m.metadata.dst_node_id) for m in pushed])
+        of_nodes = {0: [message.metadata.dst_node_id for message in pushed]}
+        if everybody:
+            alike = config.not_staggered if overlaps or self._trends else config
+            of_nodes = self._broadcasts.of_nodes(of_nodes[0], alike, trains=trains)
+        for lattice, nodes in of_nodes.items():
+            for i, one in records.items():
+                if same and (like := contents.get((id(first), lattice))):
+                    contents[i, lattice] = like.beside_others(one)
+                else:
+                    contents[i, lattice] = self._content(
+                        one, config, instructions, lattice if everybody else None, keeps=overlaps
+                    )
+                contents[i, lattice].prepare([self._holds(node) for node in nodes])
+        lattices = {node: lattice for lattice, nodes in of_nodes.items() for node in nodes}
         versions: dict[Any, tuple[RecordDict, int]] = {}
         packed = []
         for message in pushed:
-            node, identity = message.metadata.dst_node_id, id(message.content)
+            node = message.metadata.dst_node_id
+            identity = id(message.content), lattices[node]
             content = contents[identity]
             own = codecs.get(node) if content.instructions.config is config else None
             unaware = node in self._unaware
@@ -214,10 +218,7 @@ class Packer:
                 records[f"{kind}.{key}"] = by_node(digests=of)
         for node, shifts in self._shifts.state().items():
             records |= {f"shift.{node}.{key}": to_record(dict(x)) for key, x in shifts.items()}
-        for key, broadcast in self._broadcasts.items():
-            if (state := broadcast.state()) is not None:
-                records |= {f"{name}.{key}": x for name, x in records_of(state).items()}
-        return records
+        return records | self._broadcasts.state()
 
     def restore(self, state: Mapping[str, Any], config: CompressionConfig) -> None:
         """Go on from what `state` returned, also in another process."""
@@ -235,10 +236,7 @@ class Packer:
             node, _, key = name.partition(".")
             shifts.setdefault(int(node), {})[key] = views_of(record)
         self._shifts.restore(shifts)
-        for key in parts.get("steps", {}):
-            self._broadcasts[key] = self._broadcast(config)
-            known = {name: part[key] for name, part in parts.items() if key in part}
-            self._broadcasts[key].restore(state_of(known))
+        self._broadcasts.restore(parts, config)
 
     def references(self, asked: Asked) -> KnownModels:
         """Return what a reply to a message may be differences from."""
@@ -262,8 +260,7 @@ class Packer:
 
     def begin_histories(self) -> None:
         """Begin all histories anew with the next step, for all who hold the model now."""
-        for broadcast in self._broadcasts.values():
-            broadcast.begin_history()
+        self._broadcasts.begin_histories()
 
     def received(self, asked: Asked) -> None:
         """Note that a node has answered a message, and so holds what was in it.
@@ -278,7 +275,7 @@ class Packer:
             seen = {key: told.histories.get(key, b"") for key in told.holds}
             self._seen[node] = {**self._seen.get(node, {}), **seen}
 
-    def admitted(self, asked: Asked, sent: Mapping[str, ArrayRecord]) -> None:
+    def admitted(self, asked: Asked, sent: Mapping[str, ArrayRecord], weight: float = 0.0) -> None:
         """Keep what has been sent in a reply that has passed admission until it has `counted`.
 
         The shift of its sender moves by it then. One that has not coded by the history that it was
@@ -287,6 +284,7 @@ class Packer:
         told = asked.content.instructions
         if told.trains:
             self._turns.answered(asked.node, told.turn)
+            self._broadcasts.weighs(asked.node, weight)
         found = {key: streams_of(record) for key, record in sent.items() if is_sealed(record)}
         streams = {key: each[0] for key, each in found.items() if each}
         if told.trains and told.histories:
@@ -337,8 +335,7 @@ class Packer:
 
     def _holds(self, node: int) -> Mapping[str, bytes]:
         """Return what a node holds, by key, as far as it has not said otherwise."""
-        initial = {key: broadcast.initial for key, broadcast in self._broadcasts.items()}
-        return self._held.get(node, {key: digest for key, digest in initial.items() if digest})
+        return self._held.get(node, self._broadcasts.initial())
 
     def _broadcast(self, config: CompressionConfig) -> Broadcast:
         about = {"feedback": self._feedback, "shared_initial": self._shared_initial}
@@ -349,39 +346,41 @@ class Packer:
         content: RecordDict,
         config: CompressionConfig,
         told: Instructions,
+        lattice: int | None,
         *,
-        everybody: bool,
         keeps: bool,
     ) -> SentContent:
+        """Return a content as it goes out to clients on a lattice, or to some alone."""
+        meant: dict[str, Mapping[str, NDArray]] = {}
         broadcasts: dict[str, Broadcast] = {}
         beside: dict[str, Aside] = {}
         records = compat.records_in(content, ArrayRecord)
         layouts = {key: layout_of(record) for key, record in records.items()}
         small = sum(layout.nbytes for layout in layouts.values()) < LEAST_BYTES
         if small:
-            everybody, told = False, replace(told, config=aside(config))
+            lattice, told = None, replace(told, config=aside(config))
         for key, record in records.items():
             layout = layouts[key]
             if not layout.shapes:
                 continue  # nothing that a stream could hold
             if key not in self.layouts or self.layouts[key].shapes != layout.shapes:
                 self.layouts[key] = layout
-            if everybody:
-                broadcast = self._broadcasts.get(key)
-                if broadcast is None:
-                    broadcast = self._broadcast(config)
-                    self._broadcasts[key] = broadcast
-                broadcast.steer(config)
+            arrays = views_of(record, self.layouts[key])
+            needed = keeps or config.sends_differences or told.trains
+            if lattice is not None:
+                broadcast, meant[key] = self._broadcasts.put(
+                    key, lattice, arrays, config, reference=needed
+                )
             else:
                 broadcast = Broadcast(config.replace(downlink=EXACT))
-            arrays = views_of(record, self.layouts[key])
-            broadcast.put(arrays, reference=keeps or config.sends_differences or told.trains)
+                broadcast.put(arrays, reference=needed)
             broadcasts[key], beside[key] = broadcast, aside_of(record)
         models = {key: b.model for key, b in broadcasts.items() if b.model is not None}
         kept = {key: model.digest for key, model in models.items() if not broadcasts[key].exact}
         layouts = {key: self.layouts[key] for key in broadcasts}
         told = replace(told, holds=kept)
-        return SentContent({}, broadcasts, models, layouts, beside, told).beside_others(content)
+        found = SentContent({}, broadcasts, models, layouts, beside, told, meant=meant)
+        return found.beside_others(content)
 
 
 def _uses_history(stream: bytes) -> bool:

@@ -54,6 +54,7 @@ class ReceivedUpdate:
         layout: what the arrays must look like, and the dtypes they are returned in.
         references: by their digests, the models that differences may refer to.
         sent: the model that the sender started from, where that is known.
+        meant: tensors that its step counts from in place of these.
         codecs: the names of those that its streams may use, and the texts of chains; None for all.
         drawn: the seed and the round that chains must draw from; None for any.
         limits: what its stream may ask for; by default what one of ``layout`` may.
@@ -61,6 +62,7 @@ class ReceivedUpdate:
     Attributes:
         record: what was sent, until it is released.
         start: the model that its sender started from; empty where that is not known.
+        meant: what its step counts from, of those tensors in which that is another.
         shapes: by name, in the sender's order.
         raw_bytes: size of the arrays.
         sent_bytes: size of what was sent.
@@ -95,6 +97,7 @@ class ReceivedUpdate:
         references: Mapping[bytes, Reference] = MappingProxyType({}),
         *,
         sent: Mapping[str, NDArray] = MappingProxyType({}),
+        meant: Mapping[str, NDArray] = MappingProxyType({}),
         codecs: Collection[str] | None = None,
         drawn: tuple[int, int] | None = None,
         limits: Limits | None = None,
@@ -109,7 +112,7 @@ class ReceivedUpdate:
         self.watched: frozenset[str] = frozenset()
         self.floors: frozenset[str] = frozenset()
         self.below: set[str] = set()
-        self.start = sent
+        self.start, self.meant = sent, meant
         self.sent_bytes = sum(len(array.data) for array in record.values())
         hashed = hashlib.sha256()
         for array in record.values():
@@ -287,7 +290,19 @@ class ReceivedUpdate:
                         decoded[name] = scaled_step(x, start, self.scale)
                     elif self.holds_whole:
                         decoded[name] = start.copy()
+        for name in self.meant.keys() & decoded.keys():
+            x = decoded[name]
+            start, base = self.sent(name, x), self.base(name, x)
+            if start is not None and base is not None:
+                with self.clock, np.errstate(over="ignore", invalid="ignore"):
+                    decoded[name] = np.asarray(x - start) + base
         return {name: decoded.pop(name) for name in self.shapes}
+
+    def base(self, name: str, like: NDArray | CodedTensor) -> NDArray | None:
+        """Return what the step of a tensor counts from, if that is not what its sender had."""
+        base = self.meant.get(name)
+        fits = base is not None and (base.shape, base.dtype) == (like.shape, like.dtype)
+        return base if fits else None
 
     def _fitted(self, name: str, x: NDArray | CodedTensor) -> NDArray | CodedTensor:
         if self._layout is None or x.dtype == self._layout.dtypes[name]:
@@ -306,7 +321,7 @@ class ReceivedUpdate:
 
     def replaced(self, record: ArrayRecord) -> ReceivedUpdate:
         """Return an update of plain arrays that somebody has put in the place of these."""
-        other = ReceivedUpdate(record, sent=self.start)
+        other = ReceivedUpdate(record, sent={**self.start, **self.meant})
         other.staleness, other.share = self.staleness, self.share
         return other
 
@@ -318,7 +333,7 @@ class ReceivedUpdate:
     def forget(self) -> None:
         """Keep nothing of what was sent but the numbers."""
         self.record, self._reader, self._reference = ArrayRecord(), None, None
-        self.shapes, self.start = {}, {}
+        self.shapes, self.start, self.meant = {}, {}, {}
 
 
 def _check_codecs(

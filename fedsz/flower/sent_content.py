@@ -9,7 +9,7 @@ from typing import Any, Final
 from flwr.app import RecordDict
 
 from fedsz import codecs
-from fedsz.arrays import Layout
+from fedsz.arrays import Layout, NDArray
 from fedsz.codecs import Raw
 from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.records import KEY, Aside, plain_bytes, sealed, to_record, with_aside
@@ -38,6 +38,8 @@ class SentContent:
     beside: Mapping[str, Aside]
     instructions: Instructions
     histories: Mapping[str, History] = field(default_factory=dict)  # of one receiver
+    # By key, tensors that its receivers' steps count from in place of what they hold.
+    meant: Mapping[str, Mapping[str, NDArray]] = field(default_factory=dict)
 
     @property
     def is_newest(self) -> bool:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import numpy as np
@@ -24,8 +25,9 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
 from fedsz.methods import History, Transform
-from fedsz.shelf import Parked, Shelf
-from fedsz.update.broadcast_state import BroadcastState
+from fedsz.shelf import Parked
+from fedsz.update.broadcast_histories import MOST_RESTARTS, Histories
+from fedsz.update.broadcast_state import BroadcastState, Step
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import compress_measured
 from fedsz.update.config import DELTA, EXACT, CompressionConfig
@@ -33,6 +35,7 @@ from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lattice import Grid, bounds_of, bounds_of_chance, common_grid, place, place_first
 from fedsz.update.reference import Reference
+from fedsz.update.staggered import Staggered
 
 # A model that nobody holds yet is sent as finely as 8 bits a weight would: who starts from trained
 # weights would lose them at the bounds that differences do with.
@@ -42,34 +45,9 @@ FIRST_BOUND: Final = str(ErrorBound.rel(2e-3))
 # the whole one.
 HISTORY: Final = 2.0
 
-# Histories of clients that have missed a broadcast, which go on with the next.
-MOST_HISTORIES: Final = 4
-
-# And those that begin with one broadcast, for clients that have missed some. Each takes a decoded
-# model and its products: a second of a core for 25 million parameters.
-MOST_RESTARTS: Final = 16
-
-# Bytes of a stream that waits on disk between rounds: it is read again for few clients, or none.
-PARKED_FROM: Final = 1 << 20
-
 NO_STEP: Final = -1.0  # in a state, of a tensor that is on no lattice
 
 Streams = Sequence[bytes | Parked]
-
-
-@dataclass(frozen=True)
-class Step:
-    """A stream, the digest of the model that its receiver then holds, and the steps to there."""
-
-    stream: bytes | Parked
-    digest: bytes
-    grid: Grid = field(default_factory=dict)
-
-    def parked(self) -> Step:
-        """Return the same with a large stream on disk, if there is room."""
-        if isinstance(self.stream, Parked) or len(self.stream) < PARKED_FROM:
-            return self
-        return replace(self, stream=Shelf().put("a broadcast", self.stream) or self.stream)
 
 
 class Broadcast:
@@ -91,6 +69,7 @@ class Broadcast:
         steps: a key frame and all differences since.
         feedback: as given. A model to which only differences are added, and which so has what its
             broadcasts have left out, needs none.
+        staggered: where its models lie, if other clients' are on other lattices.
     """
 
     def __init__(
@@ -102,7 +81,8 @@ class Broadcast:
         trends: bool = False,
         untrained: bool = False,
     ) -> None:
-        self._trends = trends
+        self.histories = Histories(trends=trends)
+        self.staggered: Staggered | None = None
         self.model: Reference | None = None
         self.raw_bytes = 0
         self.initial = b""
@@ -110,10 +90,6 @@ class Broadcast:
         self._residual: dict[str, NDArray] = {}
         self._given = b""  # the digest of what was last put
         self.steps: list[Step] = []
-        self._history: History | None = None  # of all steps, where clients code by it
-        self._others: dict[bytes, History] = {}  # of clients that missed steps, by their digests
-        self._told: dict[bytes, None] = {}  # which of these are told to clients since the last step
-        self._restarts: dict[bytes, History] = {}  # by the digest of the model that they begin with
         # By a step: what the model is above it, in one stream; by None: the model without loss.
         self._coded: dict[int | None, bytes] = {}
         self._older: tuple[int, Reference] | None = None  # the model of a step, last looked at
@@ -125,21 +101,51 @@ class Broadcast:
         # has no bound of such a kind stays lossless, and so all does that is on no lattice.
         self._exactly = config.replace(error_bound="step:1", update=DELTA, factors={})
         self._within, self._chain = None, config.downlink_chain
-        if not (config.uses_history or self._trends):
-            self._history, self._others, self._told = None, {}, {}
-        elif self._history is None:
-            self._history = self._begun()
+        self.histories.keep(used=config.uses_history)
         if config.downlink == EXACT:
             self._exactly = self._exactly.replace(codec=config.lossless)
         elif self._chain is not None:
             self._within = self._exactly
         else:
-            self._within = self._exactly.replace(error_bound=config.downlink)
+            self._within = self._exactly.replace(error_bound=str(config.downlink_bound))
 
-    def put(self, arrays: Mapping[str, NDArray], *, reference: bool) -> None:
+    def apart(self, lattice: int) -> Broadcast:
+        """Return this broadcast as it goes on on one of the staggered lattices.
+
+        What it has left out so far it leaves to whoever puts the next model.
+        """
+        assert self.model is not None
+        other = copy(self)
+        other.steps, other._coded, other._residual, other._given = [*self.steps], {}, {}, b""
+        other.feedback, other.staggered = False, Staggered(lattice, self.model)
+        other.histories = Histories(trends=False)
+        return other
+
+    @property
+    def given(self) -> bytes:
+        """The digest of what was last put; b"" where that failed."""
+        return self._given
+
+    @property
+    def residual(self) -> Mapping[str, NDArray]:
+        """What the last model that was put is above the one that clients hold, where kept."""
+        return self._residual
+
+    def put(
+        self,
+        arrays: Mapping[str, NDArray],
+        *,
+        reference: bool,
+        bounds: Mapping[str, float] | None = None,
+        wide: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         """Take the model that clients are to hold, or as much of it as the bound lets through.
 
-        ``reference`` says whether `model` is needed although the broadcast is exact.
+        Args:
+            arrays: the model.
+            reference: whether `model` is needed although the broadcast is exact.
+            bounds: absolute, by tensor, in place of those that the config means.
+            wide: those of tensors on a staggered lattice.
         """
         if self._within is None:
             self.steps, self._residual, self._given = [], {}, b""
@@ -151,7 +157,8 @@ class Broadcast:
         given = Reference(arrays)
         if given.digest == self._given:
             return  # sent to be tested and again to be trained, or a round had no replies
-        self._given, self._coded, self._older, self._restarts = b"", {}, None, {}
+        self._given, self._coded, self._older = b"", {}, None
+        self.histories.forget_restarts()
         self.raw_bytes = sum(x.nbytes for x in given.arrays.values())
         fits = self.model is not None and self.model.fits(Layout.of(given.arrays))
         before = self.model if fits and self.steps else None
@@ -161,7 +168,8 @@ class Broadcast:
             self._add_difference(given, self._chain, before)
         else:
             left_out = self._residual if self.feedback else {}
-            self._add_step(ErrorFeedback(given.arrays, left_out), self._within, before)
+            meant = ErrorFeedback(given.arrays, left_out)
+            self._add_step(meant, self._within, before, bounds, wide)
         self._given = given.digest  # only now: what has failed is put again
 
     def _begin_shared(self, given: Reference) -> None:
@@ -179,9 +187,16 @@ class Broadcast:
         ]
 
     def _add_step(
-        self, meant: ErrorFeedback, config: CompressionConfig, before: Reference | None
+        self,
+        meant: ErrorFeedback,
+        config: CompressionConfig,
+        before: Reference | None,
+        given: Mapping[str, float] | None,
+        wide: Mapping[str, float],
     ) -> None:
-        named, chance = meant.bounds(config, before) if before else {}, dict[str, float]()
+        named, chance = dict(given or {}), dict[str, float]()
+        if before and given is None:
+            named = meant.bounds(config, before)
         if before is None:
             config = config.replace(error_bound=FIRST_BOUND)
             if self._untrained and self.model is None:
@@ -189,7 +204,15 @@ class Broadcast:
         on_lattice = isinstance(config.lossy_codec, Uniform)
         bounds = bounds_of(meant, named, config, before) if on_lattice else {}
         leaves, earlier = self.feedback, [step.grid for step in self.steps]
-        placed = place(meant, bounds, before, earlier, leaves=leaves)
+        if self.staggered is not None and before is not None:
+            own = {n: wide.get(n, b) for n, b in bounds.items() if n in earlier[-1]}
+            apart = self.staggered.place(meant, own, before)
+            rest = {n: b for n, b in bounds.items() if n not in apart.points}
+            placed = place(meant, rest, before, earlier, leaves=leaves)
+            placed = placed.beside(apart.points, apart.grid)
+            self.staggered = self.staggered.after(apart)
+        else:
+            placed = place(meant, bounds, before, earlier, leaves=leaves)
         if placed.overflows:  # a key frame, as fine as the difference would have been
             before, named = None, {name: bound for name, bound in bounds.items() if bound}
             placed = place(meant, bounds, leaves=leaves)
@@ -205,6 +228,8 @@ class Broadcast:
         others = {name: y for name, y in decoded.items() if name not in placed.points}
         left = {**placed.left, **meant.left_out(others)} if leaves else {}
         self._residual = {name: left[name] for name in decoded if name in left.keys() - chance}
+        if self.staggered is not None and before is None:
+            self.staggered = Staggered(self.staggered.lattice, Reference(decoded))
         self._take(stream, Reference(decoded), placed.grid, before)
 
     def _add_difference(self, given: Reference, chain: Transform, before: Reference | None) -> None:
@@ -225,11 +250,7 @@ class Broadcast:
     def _take(self, stream: bytes, model: Reference, grid: Grid, before: Reference | None) -> None:
         """Note a step that leads from a model, or from none, to ``model``."""
         self.model = model
-        if self._history is not None:
-            go_on = [self._others[digest] for digest in list(self._told)[-MOST_HISTORIES:]]
-            others = [history.beyond(before, model) for history in go_on] if before else []
-            self._others, self._told = {history.digest: history for history in others}, {}
-            self._history = self._history.beyond(before, model) if before else self._begun()
+        self.histories.step(before, model)
         self.steps.append(Step(stream, model.digest, grid).parked())
         if sum(len(step.stream) for step in self.steps) > HISTORY * self.raw_bytes:
             self._forget(len(self.steps) // 2)
@@ -241,14 +262,28 @@ class Broadcast:
         self.steps[: count + 1] = [Step(stream, self.steps[count].digest, grid)]
         self._older = None
 
-    def state(self) -> BroadcastState | None:
-        """Return what the next broadcast depends on; None if on nothing."""
+    def state(self, other: Broadcast | None = None) -> BroadcastState | None:
+        """Return what the next broadcast depends on; None if on nothing.
+
+        The anchor that it shares with ``other`` is left out.
+        """
         if self.exact or self.model is None:
             return None
         names, digests = list(self.model.arrays), [step.digest for step in self.steps]
-        histories = [self._history, *self._others.values()] if self._history is not None else []
+        histories, shown = self.histories.state()
         told: dict[str, Any] = {"given": self._given, "initial": self.initial, "digests": digests}
-        told |= {"histories": [h.digest for h in histories], "told": list(self._told)}
+        told |= {"histories": [h.digest for h in histories], "told": shown}
+        anchor: Mapping[str, NDArray] = {}
+        if (here := self.staggered) is not None:
+            told |= {
+                "lattice": here.lattice,
+                "spaced": list(here.steps),
+                "anchor": here.anchor.digest,
+            }
+            told |= {"spacing": list(here.steps.values())}
+            there = other.staggered if other is not None and other is not self else None
+            if there is None or there.anchor.digest != here.anchor.digest:
+                anchor = here.anchor.arrays
         grids = [[step.grid.get(name, NO_STEP) for name in names] for step in self.steps]
         return BroadcastState(
             told,
@@ -257,21 +292,24 @@ class Broadcast:
             self.model.arrays,
             self._residual,
             [history.arrays() for history in histories],
+            anchor,
         )
 
-    def restore(self, state: BroadcastState) -> None:
-        """Go on from what `state` returned, also in another process."""
+    def restore(self, state: BroadcastState, other: Broadcast | None = None) -> None:
+        """Go on from what `state` returned for the same ``other``, also in another process."""
         self.model, told = Reference(state.model), state.told
         self.raw_bytes = sum(x.nbytes for x in self.model.arrays.values())
         self._residual = dict(state.residual)
         self._given, self.initial = told["given"], told["initial"]
+        if "lattice" in told:
+            there = other.staggered if other is not None else None
+            anchor = Reference(state.anchor) if state.anchor or there is None else there.anchor
+            spaced = dict(zip(told["spaced"], told["spacing"], strict=True))
+            self.staggered, self.feedback = Staggered(told["lattice"], anchor, spaced), False
         digests = told.get("histories", ())  # older checkpoints have none
         shown = zip(state.histories, digests, strict=True)
         found = [History.read(arrays, digest) for arrays, digest in shown]
-        if self._history is not None and found:
-            self._history, *others = found
-            self._others = {history.digest: history for history in others}
-            self._told = dict.fromkeys(told.get("told", self._others))
+        self.histories.restore(found, told.get("told"))
         names, rows = list(self.model.arrays), state.grids.tolist()
         placed = (zip(names, row, strict=True) for row in rows)
         grids = ({name: step for name, step in row if step != NO_STEP} for row in placed)
@@ -289,54 +327,21 @@ class Broadcast:
         self._older = None
         self.steps = [step.parked() for step in self.steps]
 
-    def _begun(self) -> History:
-        return History.trending() if self._trends else History()
-
-    def begin_history(self) -> None:
-        """Begin a history anew with the next step, for all who hold the model now."""
-        if self._history is not None:
-            self._history, self._others, self._told = self._begun(), {}, {}
-
     def history(self, held: bytes, seen: bytes) -> History | None:
         """Return what broadcasts have shown to a client once it has received the last one.
-
-        Clients that have taken part in all share one history. What another has missed starts anew
-        with the difference that it is sent, be that of one round or of many; it goes on if the
-        client takes part in the next.
 
         Args:
             held: the digest of the model that it held before, or b"".
             seen: that of the history that it had then, or b"".
         """
-        if self.exact or self._history is None or self.model is None or not held:
+        if self.exact or self.model is None:
             return None
-        here = held == self.model.digest
-        earlier = History(digest=seen or self._begun().digest)
-        wanted = seen if here else earlier.digest_after(held + self.model.digest)
-        known = {h.digest: h for h in (self._history, *self._others.values())}
-        found = known.get(wanted)
-        if found is None and not here:
-            found = self._restarted(held)
-        if found is not None and found.digest == self._history.digest:
-            return self._history
-        if found is not None:
-            self._others[found.digest] = found
-            self._told[found.digest] = None
-        return found
+        return self.histories.of(held, seen, self.model, self._of_digest)
 
-    def _restarted(self, held: bytes) -> History | None:
-        """Return a history that begins with the difference from a model.
-
-        None if that is not known any more, or others have taken all the time that there is.
-        """
-        if held not in self._restarts:
-            if len(self._restarts) == MOST_RESTARTS:
-                return None
-            place = next((i for i, step in enumerate(self.steps) if step.digest == held), None)
-            if place is None or self.model is None:
-                return None
-            self._restarts[held] = self._begun().beyond(self._at(place), self.model)
-        return self._restarts[held]
+    def _of_digest(self, digest: bytes) -> Reference | None:
+        """Return a model that receivers may hold, None if it is not known any more."""
+        place = next((i for i, step in enumerate(self.steps) if step.digest == digest), None)
+        return None if place is None else self._at(place)
 
     def prepare(self, held: Iterable[bytes]) -> None:
         """Code what clients lack that hold these models, from the oldest on: each model once."""
@@ -344,11 +349,11 @@ class Broadcast:
         count = Counter(digest for digest in held if digest in ages)
         # Who holds the model before has the history of all, but for a few.
         missed = [d for d, _ in count.most_common() if ages[d] < len(self.steps) - 2]
-        begun = missed[:MOST_RESTARTS] if self._history is not None else []
+        begun = missed[:MOST_RESTARTS] if self.histories.main is not None else []
         for digest in sorted(count, key=lambda digest: ages[digest]):
             self.streams(digest)
-            if digest in begun:
-                self._restarted(digest)
+            if digest in begun and self.model is not None:
+                self.histories.restarted(digest, self.model, self._of_digest)
 
     def streams(self, held: bytes) -> Streams:
         """Return what a client needs, in this order, that holds model ``held``, a digest or b""."""

@@ -1,11 +1,17 @@
-"""What a broadcast leaves to the next, in this process or in another."""
+"""What a broadcast leaves to the next, in this process or in another: its steps, and its state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 from fedsz.arrays import NDArray
+from fedsz.shelf import Parked, Shelf
+from fedsz.update.lattice import Grid
+
+# Bytes of a stream that waits on disk between rounds: it is read again for few clients, or none.
+PARKED_FROM: Final = 1 << 20
 
 
 class BroadcastState(NamedTuple):
@@ -18,6 +24,7 @@ class BroadcastState(NamedTuple):
         model: what clients hold.
         residual: what the last broadcast has left out, by tensor.
         histories: their arrays.
+        anchor: the model from which staggered lattices parted; empty if they have not.
     """
 
     told: Mapping[str, Any]
@@ -26,3 +33,19 @@ class BroadcastState(NamedTuple):
     model: Mapping[str, NDArray]
     residual: Mapping[str, NDArray]
     histories: Sequence[Mapping[str, NDArray]]
+    anchor: Mapping[str, NDArray] = {}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stream, the digest of the model that its receiver then holds, and the steps to there."""
+
+    stream: bytes | Parked
+    digest: bytes
+    grid: Grid = field(default_factory=dict)
+
+    def parked(self) -> Step:
+        """Return the same with a large stream on disk, if there is room."""
+        if isinstance(self.stream, Parked) or len(self.stream) < PARKED_FROM:
+            return self
+        return replace(self, stream=Shelf().put("a broadcast", self.stream) or self.stream)

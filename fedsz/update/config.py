@@ -25,6 +25,7 @@ UPDATES: Final = (WEIGHTS, DELTA, DELTA_EF)
 EXACT: Final = "exact"  # a broadcast without any error
 LEAST_BYTES: Final = 1 << 10  # of a message's arrays: fewer are not worth any error
 DIFFERENCE: Final = "difference"  # what a broadcast by a chain begins with
+STAGGERED: Final = "staggered:"  # and before the bound of one to lattices that are
 
 
 def _codec(text: str) -> Codec:
@@ -55,6 +56,13 @@ def _downlink(text: str) -> str | ErrorBound | Difference:
     """Return `EXACT`, an error bound, or a chain that a server can send models by."""
     if text == EXACT:
         return text
+    if text.startswith(STAGGERED):
+        bound = ErrorBound.of(text.removeprefix(STAGGERED))
+        if bound.kind != "step":
+            raise ConfigError(
+                f"downlink {text!r}: lattices are staggered by bounds of a step alone"
+            )
+        return f"{STAGGERED}{bound}"
     if is_bound(text):
         return ErrorBound.of(text)
     from fedsz import methods  # likewise
@@ -120,7 +128,9 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         ahead: whether clients begin to train with what they have not sent yet added to the model,
             where they feed that back; see `fedsz.update.ahead`.
         downlink: "exact", the error bound of the model that clients are sent, or the chain that
-            codes how it differs from the one that they hold, such as "difference>topk".
+            codes how it differs from the one that they hold, such as "difference>topk". With
+            "staggered:" before a bound of a step it is of what clients are sent on average; see
+            `fedsz.update.staggered`.
 
     Raises:
         ConfigError: a value is out of range or does not exist.
@@ -250,6 +260,25 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The chain that codes how a model differs from the one that clients hold, if any."""
         by_chain = self.downlink.startswith(DIFFERENCE)
         return _meant("downlink", self.downlink).inner if by_chain else None
+
+    @property
+    def downlink_bound(self) -> ErrorBound | None:
+        """The bound of the model that clients are sent, if it has one.
+
+        Of staggered lattices it is the bound of what clients hold on average.
+        """
+        text = self.downlink
+        return ErrorBound.of(text.removeprefix(STAGGERED)) if is_bound(text) else None
+
+    @property
+    def staggers(self) -> bool:
+        """Whether clients may be sent models on different lattices."""
+        return self.downlink.startswith(STAGGERED)
+
+    @property
+    def not_staggered(self) -> CompressionConfig:
+        """The same with one model for all clients."""
+        return self.replace(downlink=self.downlink.removeprefix(STAGGERED))
 
     @property
     def learns_shifts(self) -> bool:

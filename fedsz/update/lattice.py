@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
@@ -57,6 +57,10 @@ class Placed:
     left: Mapping[str, NDArray]
     grid: Grid
     overflows: bool
+
+    def beside(self, points: Mapping[str, NDArray], grid: Grid) -> Placed:
+        """Return these, and others that are on a lattice of their own."""
+        return replace(self, points={**self.points, **points}, grid={**self.grid, **grid})
 
 
 def place(

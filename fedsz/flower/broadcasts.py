@@ -1,0 +1,268 @@
+"""The broadcasts of a run: of each model one, or one for each of the staggered lattices."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import ConfigRecord
+
+from fedsz.arrays import Layout, NDArray
+from fedsz.codecs.spread import energy
+from fedsz.codecs.uniform import Uniform
+from fedsz.flower.broadcast_records import by_node, records_of, state_of, values_by_node
+from fedsz.update.broadcast import Broadcast
+from fedsz.update.config import DELTA, CompressionConfig
+from fedsz.update.error_feedback import ErrorFeedback
+from fedsz.update.reference import Reference
+from fedsz.update.staggered import LATTICES, widening
+from fedsz.update.step import bounds_of_step, energies
+
+MOST_BYTES: Final = 1 << 28  # of a model: a server holds one of each lattice
+
+# What bounds may be widened to, over the root mean square of a tensor's elements: beyond it clients
+# train from models that are not as good. `cnn` lost 2 points by bounds of 0.6 in its second round.
+NOISE: Final = 0.15
+
+LATTICES_OF: Final = "lattices"  # the first part of the names of records that say who is where
+AT: Final = "@"  # between the first part of a name and the number of a lattice
+
+
+@dataclass
+class _Model:
+    """A model, as the broadcasts of all lattices have it.
+
+    Attributes:
+        of: the broadcasts by lattice; one until lattices part.
+        left: what was left out until then, and goes into the next model.
+        last: the digest of what was put last, b"" if nothing was since lattices parted.
+        given: the digest of the strategy's model that this was.
+        meant: that model, with what was left out.
+        bounds: absolute, by tensor, of the mean of what clients hold.
+        most: that those of each client's own may be.
+    """
+
+    of: dict[int, Broadcast]
+    left: Mapping[str, NDArray] = field(default_factory=dict)
+    last: bytes = b""
+    given: bytes = b""
+    meant: Reference | None = None
+    bounds: Mapping[str, float] | None = None
+    most: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def parted(self) -> bool:
+        return self.of[0].staggered is not None
+
+    def part(self) -> None:
+        self.left = self.of[0].residual
+        self.of = {lattice: self.of[0].apart(lattice) for lattice in range(LATTICES)}
+
+    def mean(self) -> Mapping[str, NDArray]:
+        """Return what clients hold that were sent the last model, on average over lattices."""
+        newest = [one for one in self.of.values() if one.given == self.last] or [self.of[0]]
+        held = list({id(one.model): one.model.arrays for one in newest if one.model}.values())
+        if len(held) == 1:
+            return held[0]
+        first = dict(held[0])
+        for name, x in first.items():
+            if x.dtype.kind == "f":
+                total = np.zeros(x.shape, np.promote_types(x.dtype, np.float32))
+                for arrays in held:
+                    total += arrays[name]
+                first[name] = (total / len(held)).astype(x.dtype)
+        return first
+
+    def take(self, given: Reference, config: CompressionConfig) -> Reference:
+        """Return what is to be put, of the model that a strategy has sent."""
+        if self.meant is None or given.digest != self.given:
+            meant = ErrorFeedback(given.arrays, self.left)
+            new = Reference({name: meant[name] for name in meant}) if self.left else given
+            self.bounds = None
+            if (bound := config.downlink_bound) is not None:
+                within = config.replace(error_bound=str(bound), update=DELTA, factors={})
+                held = Reference(self.mean())
+                if held.fits(Layout.of(new.arrays)):
+                    self.bounds = bounds_of_step(energies(new.arrays, held, within), within)
+            self.most = {name: NOISE * _rms(x) for name, x in new.arrays.items()}
+            self.given, self.left, self.meant, self.last = given.digest, {}, new, new.digest
+        return self.meant
+
+
+class Broadcasts:
+    """What the clients of a run hold, by the keys of models.
+
+    Once lattices have parted they stay so, for clients hold different models then. What these
+    train is put onto the model that was meant for all, not onto their own, so that nothing of their
+    errors gets into the mean, and nothing needs to be fed back.
+
+    Args:
+        make: returns a broadcast that has sent nothing.
+    """
+
+    def __init__(self, make: Callable[[CompressionConfig], Broadcast]) -> None:
+        self._make = make
+        self._models: dict[str, _Model] = {}
+        self._lattices: dict[int, int] = {}  # by node
+        self._weights: dict[int, float] = {}  # of their last replies
+        self._widened = 1.0
+
+    def __iter__(self) -> Iterator[Broadcast]:
+        for model in self._models.values():
+            yield from model.of.values()
+
+    def initial(self) -> dict[str, bytes]:
+        """Return the digests of models that clients may hold from the start, by key."""
+        first = {key: model.of[0].initial for key, model in self._models.items()}
+        return {key: digest for key, digest in first.items() if digest}
+
+    def mean(self, key: str) -> Mapping[str, NDArray] | None:
+        """Return what clients hold of a model, on average; None where that is not known."""
+        model = self._models.get(key)
+        return model.mean() if model is not None and model.of[0].model is not None else None
+
+    def weighs(self, node: int, weight: float) -> None:
+        """Note what a node's reply counts in the mean."""
+        self._weights[node] = weight
+
+    def of_nodes(
+        self, nodes: Iterable[int], config: CompressionConfig, *, trains: bool
+    ) -> dict[int, list[int]]:
+        """Return by lattice the nodes that a model goes to; part lattices first if it is time to.
+
+        A node stays where it is first asked. New ones go where fewest of this push are.
+        """
+        asked = list(nodes)
+        self._assign(asked, config, trains=trains)
+        found: dict[int, list[int]] = {}
+        for node in asked:
+            found.setdefault(self._lattices.get(node, 0), []).append(node)
+        return found
+
+    def _assign(self, asked: list[int], config: CompressionConfig, *, trains: bool) -> None:
+        models = list(self._models.values())
+        if not any(model.parted for model in models):
+            staggers = config.staggers and not config.uses_history
+            if not (staggers and isinstance(config.lossy_codec, Uniform) and len(asked) > 1):
+                return
+            if not models or not all(_may_part(model.of[0]) for model in models):
+                return
+            for model in models:
+                model.part()
+        on = Counter(self._lattices[node] for node in asked if node in self._lattices)
+        of_all = Counter(self._lattices.values())
+        for node in asked:
+            if node not in self._lattices:
+                lattice = min(range(LATTICES), key=lambda i: (on[i], of_all[i], i))
+                self._lattices[node] = lattice
+                on[lattice] += 1
+                of_all[lattice] += 1
+        if trains:
+            self._widened = self._widening(asked)
+
+    def _widening(self, nodes: list[int]) -> float:
+        known = [self._weights[node] for node in nodes if node in self._weights]
+        usual = sum(known) / len(known) if known else 1.0
+        weights = Counter[int]()
+        for node in nodes:
+            weights[self._lattices[node]] += self._weights.get(node, usual)  # type: ignore[assignment]
+        return widening(weights)
+
+    def put(
+        self,
+        key: str,
+        lattice: int,
+        arrays: Mapping[str, NDArray],
+        config: CompressionConfig,
+        *,
+        reference: bool,
+    ) -> tuple[Broadcast, Mapping[str, NDArray]]:
+        """Put the model that clients on a lattice are to hold.
+
+        Returns:
+            Its broadcast, and what clients' steps are to be put onto in place of the model that
+            they hold: tensors in which that is another.
+        """
+        if key not in self._models:
+            self._models[key] = _Model({0: self._make(config)})
+        model = self._models[key]
+        one = model.of[lattice if model.parted else 0]
+        one.steer(config)
+        if not model.parted:
+            one.put(arrays, reference=reference)
+            return one, {}
+        meant = model.take(Reference(arrays), config)
+        wide = {
+            name: max(bound, min(bound * self._widened, model.most.get(name, 0.0)))
+            for name, bound in (model.bounds or {}).items()
+        }
+        one.put(meant.arrays, reference=reference, bounds=model.bounds, wide=wide)
+        return one, _others(meant.arrays, one.model.arrays if one.model else {})
+
+    def begin_histories(self) -> None:
+        """Begin all histories anew with the next step, for all who hold the model now."""
+        for one in self:
+            one.histories.begin()
+
+    def state(self) -> dict[str, Any]:
+        """Return what the next push depends on, as records."""
+        records: dict[str, Any] = {}
+        if self._lattices:
+            told: dict[str, Any] = {"widened": self._widened}
+            told |= {f"last.{key}": model.last for key, model in self._models.items()}
+            records[f"{LATTICES_OF}.told"] = ConfigRecord(told)
+            records[f"{LATTICES_OF}.nodes"] = by_node(lattices=self._lattices)
+            records[f"{LATTICES_OF}.weights"] = by_node(weights=self._weights)
+        for key, model in self._models.items():
+            for lattice, one in model.of.items():
+                if (state := one.state(model.of[0])) is not None:
+                    at = f"{AT}{lattice}" if lattice else ""
+                    records |= {f"{name}{at}.{key}": x for name, x in records_of(state).items()}
+        return records
+
+    def restore(self, parts: Mapping[str, Mapping[str, Any]], config: CompressionConfig) -> None:
+        """Go on from records that `state` returned, by the first part of their names, then keys."""
+        for lattice in range(LATTICES):
+            at = f"{AT}{lattice}" if lattice else ""
+            of = {kind.removesuffix(at): x for kind, x in parts.items() if kind.endswith(at)}
+            for key in of.get("steps", {}):
+                one = self._make(config)
+                model = self._models.setdefault(key, _Model({0: one}))
+                known = {name: part[key] for name, part in of.items() if key in part}
+                one.restore(state_of(known), model.of[0])
+                model.of[lattice] = one
+        if LATTICES_OF in parts:
+            records = parts[LATTICES_OF]
+            self._widened = records["told"]["widened"]
+            self._lattices = values_by_node(records["nodes"], "lattices")
+            self._weights = values_by_node(records["weights"], "weights")
+            for key, model in self._models.items():
+                model.last = records["told"][f"last.{key}"]
+
+
+def _may_part(one: Broadcast) -> bool:
+    """Say whether lattices may part: clients hold its model, and it is not too large."""
+    return (
+        one.model is not None and bool(one.steps) and not one.exact and one.raw_bytes <= MOST_BYTES
+    )
+
+
+def _others(meant: Mapping[str, NDArray], held: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """Return the tensors that are meant to be others than what clients hold."""
+    return {
+        name: x
+        for name, x in meant.items()
+        if x.dtype.kind == "f"
+        and name in held
+        and not np.array_equal(x, held[name], equal_nan=True)
+    }
+
+
+def _rms(x: NDArray) -> float:
+    if x.dtype.kind != "f" or not x.size:
+        return 0.0
+    return math.sqrt(energy(x) / x.size)

@@ -1,0 +1,238 @@
+"""Models on staggered lattices: each client's is coarse, their mean fine, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from fedsz.errors import ConfigError
+from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+from fedsz.update.config import CompressionConfig
+from fedsz.update.reference import Reference
+from fedsz.update.staggered import (
+    LATTICES,
+    MOST,
+    OFF,
+    Staggered,
+    shift_of,
+    step_below,
+    widening,
+)
+
+Arrays = dict[str, np.ndarray]
+BOUND = "staggered:step:0.5"
+FINE = "abs:1e-8"  # of updates, so that all of them arrives
+ROUNDS = 6
+
+
+def test_shifts_are_spread_evenly_and_coarser_lattices_are_parts_of_finer_ones() -> None:
+    for exponent in range(-40, 12):
+        step = LATTICES * 2.0**exponent
+        shifts = [shift_of(lattice, step) for lattice in range(LATTICES)]
+        assert sorted(shift / step for shift in shifts) == [0.0, 0.2, 0.4, 0.6, 0.8]
+        twice = [shift_of(lattice, 2 * step) for lattice in range(LATTICES)]
+        assert [shift % step for shift in twice] == shifts
+
+
+@pytest.mark.parametrize("most", [1e-30, 3e-3, 0.1, 4.99, 5.0, 5.01, 1e20])
+def test_a_step_is_the_largest_below(most: float) -> None:
+    step = step_below(most)
+    assert most / 2 < step <= most
+    assert np.log2(step / LATTICES) % 1 == 0
+
+
+@pytest.mark.parametrize(
+    "weights", [{0: 1.0}, {0: 1, 1: 1, 2: 1, 3: 1}, {0: 2, 1: 3, 2: 1, 3: 2, 4: 2}, {0: 9, 1: 1}]
+)
+def test_a_mean_on_widened_lattices_is_as_exact_as_on_one(weights: dict[int, float]) -> None:
+    rng, total = np.random.default_rng(0), sum(weights.values())
+    x = rng.normal(0, 50, 100_000)
+    mean_energy = []
+    for exponent in range(4):  # which lattices are beside each other depends on it
+        step = LATTICES * 2.0**exponent
+        error = np.zeros(x.size)
+        for lattice, weight in weights.items():
+            shift = shift_of(lattice, step)
+            error += weight / total * (np.rint((x - shift) / step) * step + shift - x)
+        mean_energy.append(np.mean(error**2) / (step**2 / 12))
+    wide = widening(weights)
+    assert 1 <= wide <= MOST
+    assert wide == MOST or np.mean(mean_energy) * wide**2 == pytest.approx(1, rel=0.1)
+
+
+def test_points_keep_to_the_bound_and_differ_by_what_the_grid_says() -> None:
+    rng = np.random.default_rng(1)
+    x = np.ldexp(np.rint(rng.normal(0, 5e4, (40, 50))), -20).astype(np.float32)  # on a lattice
+    ugly = np.array([np.nan, np.inf, 1e-42, 0, -1], np.float32)
+    first = Reference({"a": x, "still": x, "ugly": ugly, "half": x.astype(np.float16)})
+    lattices = [Staggered(k, first) for k in range(LATTICES)]
+    held = LATTICES * [first]
+    for turn, bound in enumerate((1e-3, 1e-3, 5e-3, 4e-2, 2e-3)):
+        x = x + rng.normal(0, 2e-3, x.shape).astype(np.float32)
+        now = {**first.arrays, "a": x, "ugly": ugly + 1}
+        bounds = {"a": bound, "still": bound, "ugly": 0.0 if turn else bound, "half": bound}
+        placed = [one.place(now, bounds, base) for one, base in zip(lattices, held, strict=True)]
+        for k, (one, base) in enumerate(zip(placed, held, strict=True)):
+            assert one.points.keys() == {"a", "still"}
+            assert one.steps["ugly"] == OFF
+            point = one.points["a"]
+            assert np.abs(point - x).max() <= bound
+            moved = (point.astype(np.float64) - base.arrays["a"]) / one.grid["a"]
+            assert (moved == np.rint(moved)).all()
+            assert one.points["still"] is first.arrays["still"]
+            lattices[k] = lattices[k].after(one)
+            held[k] = Reference({**first.arrays, "a": point})
+        mean = np.mean([one.points["a"] for one in placed], axis=0, dtype=np.float64)
+        # That of all five is a point of a lattice five times as fine.
+        assert np.abs(mean - x).max() <= bound / LATTICES * 1.001
+
+
+def test_only_bounds_of_a_step_are_staggered() -> None:
+    config = CompressionConfig(downlink="staggered:step:0.50")
+    assert config.downlink == BOUND
+    assert config.staggers
+    assert str(config.downlink_bound) == "step:0.5"
+    assert config.not_staggered.downlink == "step:0.5"
+    assert not CompressionConfig(downlink="std:1").staggers
+    for text in ("staggered:std:1", "staggered:exact", "staggered:"):
+        with pytest.raises(ConfigError):
+            CompressionConfig(downlink=text)
+
+
+class Fleet:
+    """Clients that train by steps which a test can add up, and note what they train from."""
+
+    def __init__(self, clients: int, weights: Callable[[int], int] = lambda _: 1) -> None:
+        self.app, self.clients = ClientApp(mods=[FedSZMod()]), clients
+        self.begun: dict[int, list[np.ndarray]] = {i: [] for i in range(clients)}
+        self.steps: list[list[np.ndarray]] = []
+        self.weights = weights
+        turns = dict.fromkeys(range(clients), 0)
+
+        @self.app.train()
+        def train(message: Message, context: Context) -> Message:
+            client = int(context.node_config["partition-id"])
+            (x,) = message.content["arrays"].to_numpy_ndarrays()
+            turn = turns[client]
+            turns[client] += 1
+            self.begun[client].append(x)
+            content = RecordDict({
+                "arrays": ArrayRecord([x + self.step(turn, client)]),
+                "metrics": MetricRecord({"num-examples": weights(client)}),
+            })  # fmt: skip
+            return Message(content, reply_to=message)
+
+    def step(self, turn: int, client: int) -> np.ndarray:
+        common = np.random.default_rng([turn, 99]).normal(0, 1e-3, (60, 60))
+        own = np.random.default_rng([turn, client]).normal(0, 1e-3, (60, 60))
+        return (common + own).astype(np.float32)
+
+    def grid(self) -> LocalGrid:
+        nodes = [{"partition-id": i, "num-partitions": self.clients} for i in range(self.clients)]
+        return LocalGrid(self.app, nodes)
+
+    def mean_step(self, turn: int) -> np.ndarray:
+        weights = [self.weights(i) for i in range(self.clients)]
+        steps = [self.step(turn, i).astype(np.float64) for i in range(self.clients)]
+        return np.average(steps, axis=0, weights=weights)
+
+
+class Watched(FedAvg):
+    """Flower's FedAvg, noting what it sends."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.sent: list[np.ndarray] = []
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self.sent.append(arrays.to_numpy_ndarrays()[0])
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+class WatchedStream(StreamingFedAvg, Watched):
+    """StreamingFedAvg, likewise."""
+
+
+def first() -> np.ndarray:
+    return np.random.default_rng(7).normal(0, 0.05, (60, 60)).astype(np.float32)
+
+
+@pytest.mark.parametrize("strategy", [Watched, WatchedStream])
+@pytest.mark.parametrize("weights", [lambda _: 1, lambda i: 1 + 3 * i])
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_model_is_the_sum_of_all_steps(
+    strategy: type[Watched], weights: Callable[[int], int], shared: bool
+) -> None:
+    """Whatever models clients hold: their errors leave no trace in what the strategy has."""
+    fleet, made = Fleet(4, weights), strategy(fraction_evaluate=0.0)
+    how = {"downlink": BOUND, "update": "delta", "shared_initial": shared}
+    grid = FedSZGrid(fleet.grid(), FINE, **how)
+    result = made.start(grid=grid, initial_arrays=ArrayRecord([first()]), num_rounds=ROUNDS)
+    (got,) = result.arrays.to_numpy_ndarrays()
+    meant = first() + np.sum([fleet.mean_step(turn) for turn in range(ROUNDS)], axis=0)
+    # Without the initial model the first goes coarsely, which the second round sets right.
+    np.testing.assert_allclose(got, meant, atol=2e-6)
+
+
+def test_clients_begin_apart_and_their_mean_does_not() -> None:
+    fleet, strategy = Fleet(5), WatchedStream(fraction_evaluate=0.0)
+    grid = FedSZGrid(fleet.grid(), FINE, downlink=BOUND, update="delta")
+    strategy.start(grid=grid, initial_arrays=ArrayRecord([first()]), num_rounds=ROUNDS)
+    for turn in range(2, ROUNDS):
+        begun = [fleet.begun[i][turn] for i in range(5)]
+        assert all(not np.array_equal(begun[0], other) for other in begun[1:])
+        each = [np.sqrt(np.mean((x - strategy.sent[turn]) ** 2)) for x in begun]
+        mean = np.sqrt(np.mean((np.mean(begun, axis=0) - strategy.sent[turn]) ** 2))
+        assert max(each) > 3 * mean
+        step = np.sqrt(np.mean(fleet.mean_step(turn - 1) ** 2))
+        assert mean < 0.5 * step
+
+
+def test_staggered_models_take_fewer_bytes() -> None:
+    bytes_down = []
+    for downlink in ("step:0.5", BOUND):
+        fleet = Fleet(4)
+        grid = FedSZGrid(fleet.grid(), FINE, downlink=downlink, update="delta")
+        StreamingFedAvg(fraction_evaluate=0.0).start(
+            grid=grid, initial_arrays=ArrayRecord([first()]), num_rounds=20
+        )
+        bytes_down.append(grid.take_traffic().sent_down)
+    assert bytes_down[1] < 0.75 * bytes_down[0]
+
+
+@pytest.mark.parametrize(
+    ("clients", "how"),
+    [
+        (4, {"update": "feedback>eigen>uniform@step:1"}),
+        (4, {"codec": "sz3"}),
+    ],
+)
+def test_all_hold_one_model_where_lattices_are_of_no_use(clients: int, how: dict[str, Any]) -> None:
+    fleet = Fleet(clients)
+    named = {"update": "delta", "codec": "uniform", "downlink": BOUND, **how}
+    grid = FedSZGrid(fleet.grid(), FINE, **named)
+    StreamingFedAvg(fraction_evaluate=0.0).start(
+        grid=grid, initial_arrays=ArrayRecord([first()]), num_rounds=3
+    )
+    for turn in range(3):
+        for client in range(1, clients):
+            np.testing.assert_array_equal(fleet.begun[client][turn], fleet.begun[0][turn])
+
+
+def test_rounds_that_overlap_have_one_lattice() -> None:
+    fleet = Fleet(4)
+    grid = FedSZGrid(fleet.grid(), FINE, downlink=BOUND, update="delta")
+    FedBuff(buffer=2, fraction_evaluate=0.0).start(
+        grid=grid, initial_arrays=ArrayRecord([first()]), num_rounds=4
+    )
+    seen = {x.tobytes() for begun in fleet.begun.values() for x in begun}
+    assert len(seen) <= 5  # one for each model that there was
