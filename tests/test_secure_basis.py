@@ -112,7 +112,8 @@ def test_a_share_takes_the_bits_that_were_asked_for(rounds: int, bits: float, cl
         taken.append(codec.plan.bits * room / size)
 
     assert np.mean(taken[:rounds]) == pytest.approx(bits, rel=0.05)
-    assert taken[1] > 1.4 * taken[rounds - 1]
+    early, late = (1 + 1.5 * np.exp(-number / 25) for number in (1, rounds - 1))
+    assert taken[1] / taken[rounds - 1] == pytest.approx(early / late, rel=0.06)
     assert taken[rounds:] == pytest.approx(2 * [bits], rel=0.05)
 
 

@@ -249,7 +249,7 @@ class _StepSum(Mean):
 
     def add(self, update: ReceivedUpdate, weight: float) -> None:
         """Clip an update and add its step, or nothing of it; raises as `Mean.add` does."""
-        update.start = update.start or self._start
+        update.start, update.meant = update.start or self._start, {}
         update.keeps_whole = True
         # What others send must not change what this one counts for: only the norm does.
         update.watched = update.floors = frozenset()

@@ -26,9 +26,9 @@ class SecureSum:
             the others back.
         most_examples: from which on a client weighs no more, in the first round. Later it is twice
             the mean weight of the round before. With fewer than 2 bits all weigh alike at first.
-        rounds: that the run has, about. With fewer than 2 bits, early rounds take up to twice the
-            bits, and late ones fewer; the mean of so many rounds is ``bits``. Of a few
-            rounds it is more, for the first one sends all coefficients.
+        rounds: that the run has, about. With fewer than 2 bits, early rounds take half as many more
+            bits, and late ones fewer; the mean of so many rounds is ``bits``. Of a few rounds it is
+            more, for the first one sends all coefficients.
         stage_timeout: seconds that clients have for a message without a model.
         any_strategy: whether to take a strategy with an ``aggregate_train`` of its own that does
             not call FedAvg's. It is given the mean in place of each update, so it must average.

@@ -1,10 +1,10 @@
 """Plans for the rounds of a run, one after the other, by what the sums so far have told.
 
 Where a run has fewer than `DENSE` bits for each parameter and round, a round sends a share of the
-coefficients, of few values each. The first round sends all, and in more values: nothing is known of
-their sizes yet, and no later one moves a model as far. All weigh alike in it, for by a cap that is
-far off, few values say nothing. The rounds after it send more than late ones, for what early rounds
-leave out, all later ones are behind by. Over the run's rounds, that is saved again.
+coefficients, of few values each. The first round sends all: nothing is known of their sizes yet,
+and no later one moves a model as far. All weigh alike in it, for by a cap that is far off, few
+values say nothing. The rounds after it send more than late ones, for what early rounds leave out,
+all later ones are behind by. Over the run's rounds, that is saved again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ DENSE: Final = 2  # bits for each parameter, from which on a run sends all coeff
 ROUNDS: Final = 60  # that a run has, where nobody says how many
 
 _LEAST: Final = 0.01  # bits
-_MOST_FIRST: Final = 3  # either way, of each coefficient in the first round
-_MOST: Final = 1  # and in others
+_MOST: Final = 1  # either way, of each coefficient
 _SPARED: Final = 0.5  # of the bits, at least, whatever the first round has taken
-_SURGE: Final = 2.0  # times the bits of late rounds that early ones take beyond those, at first,
-_SURGE_ROUNDS: Final = 12.0  # and 1/e of that after so many
+_SURGE: Final = 1.5  # times the bits of late rounds that early ones take beyond those, at first,
+_SURGE_ROUNDS: Final = 25.0  # and 1/e of that after so many
 _WEIGHTS: Final = 2  # of a client's weight at most, over the mean of the round before
 _ROOM: Final = 0.01  # of the tokens, more, for turns that come together
 _ROOM_LEAST: Final = 32  # tokens
@@ -153,8 +152,8 @@ class Planner:
         bits, together = self._ring(clients)
         spent = self._bits
         if self.done < self._rounds:
-            first, k = densest(clients, _MOST_FIRST)
-            others = (self._rounds * self._bits - first / k) / max(self._rounds - 1, 1)
+            first = bits / together
+            others = (self._rounds * self._bits - first) / max(self._rounds - 1, 1)
             spent = max(others, _SPARED * self._bits) * self._surge
         return min(spent * together / bits, 1.0)
 
@@ -171,7 +170,7 @@ class Planner:
         """Return the bits of the ring, and how many coefficients share a token."""
         if not self.sparse:
             return int(self._bits), 1
-        return densest(clients, _MOST if self.done else _MOST_FIRST)
+        return densest(clients, _MOST)
 
     def learn(self, found: Sum, clients: int) -> None:
         """Go by what the sum of a round has told, of so many clients."""

@@ -55,7 +55,7 @@ def widening(weights: Mapping[int, float]) -> float:
         weights: of the clients on each lattice, together.
     """
     total = sum(weights.values())
-    if not total > 0:
+    if not 0 < total < math.inf:
         return 1.0
     same = sum((weight / total) ** 2 for weight in weights.values())
     return min(1 / math.sqrt(same - (1 - same) / LATTICES), MOST)
