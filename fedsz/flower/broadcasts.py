@@ -19,7 +19,7 @@ from fedsz.update.broadcast import Broadcast
 from fedsz.update.config import DELTA, CompressionConfig
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.reference import Reference
-from fedsz.update.staggered import LATTICES, widening
+from fedsz.update.staggered import LATTICES, OFF, widening
 from fedsz.update.step import bounds_of_step, energies
 
 MOST_BYTES: Final = 1 << 28  # of a model: a server holds one of each lattice
@@ -201,7 +201,7 @@ class Broadcasts:
             for name, bound in (model.bounds or {}).items()
         }
         one.put(meant.arrays, reference=reference, bounds=model.bounds, wide=wide)
-        return one, _others(meant.arrays, one.model.arrays if one.model else {})
+        return one, _others(meant.arrays, one)
 
     def begin_histories(self) -> None:
         """Begin all histories anew with the next step, for all who hold the model now."""
@@ -251,15 +251,17 @@ def _may_part(one: Broadcast) -> bool:
     )
 
 
-def _others(meant: Mapping[str, NDArray], held: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Return the tensors that are meant to be others than what clients hold."""
-    return {
-        name: x
-        for name, x in meant.items()
-        if x.dtype.kind == "f"
-        and name in held
-        and not np.array_equal(x, held[name], equal_nan=True)
-    }
+def _others(meant: Mapping[str, NDArray], one: Broadcast) -> dict[str, NDArray]:
+    """Return the tensors that are meant to be others than what clients of a broadcast hold."""
+    held: Mapping[str, NDArray] = one.model.arrays if one.model is not None else {}
+    steps = one.staggered.steps if one.staggered is not None else {}
+
+    def differs(name: str, x: NDArray) -> bool:
+        on_lattice = steps.get(name, OFF) != OFF
+        return on_lattice or not np.array_equal(x, held[name], equal_nan=True)
+
+    floats = (name for name, x in meant.items() if x.dtype.kind == "f" and name in held)
+    return {name: meant[name] for name in floats if differs(name, meant[name])}
 
 
 def _rms(x: NDArray) -> float:

@@ -116,7 +116,7 @@ class Staggered:
             point = None
             if bound:
                 step = step_below(2 * bound)
-                point = self._nearest(x, anchor, step)
+                point = self._nearest(x, anchor, step, known=step == last)
             if point is None:
                 steps[name] = OFF
                 continue
@@ -128,10 +128,14 @@ class Staggered:
         """Return where the models lie once these points are sent."""
         return replace(self, steps=placed.steps)
 
-    def _nearest(self, x: NDArray, anchor: NDArray, step: float) -> NDArray | None:
+    def _nearest(self, x: NDArray, anchor: NDArray, step: float, *, known: bool) -> NDArray | None:
+        """Return the nearest points; ``known`` if the lattice is known to be one of float32."""
         shift = FLOAT32.type(shift_of(self.lattice, step))
         with np.errstate(over="ignore", invalid="ignore"):
             base = anchor + shift
             # Exactly the sum if and only if both come back (Knuth's TwoSum).
-            exact = np.array_equal(base - shift, anchor) and bool((base - anchor == shift).all())
-        return nearest(x, step, base) if exact else None
+            if not known and not (
+                np.array_equal(base - shift, anchor) and bool((base - anchor == shift).all())
+            ):
+                return None
+        return nearest(x, step, base)
