@@ -12,8 +12,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedsz.control.record import Decision
 from fedsz.errors import ConfigError
-from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg, StreamingFedAvg
 from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
 from fedsz.update.staggered import (
@@ -115,6 +116,11 @@ class Fleet:
         self.steps: list[list[np.ndarray]] = []
         self.weights = weights
         turns = dict.fromkeys(range(clients), 0)
+
+        @self.app.evaluate()
+        def evaluate(message: Message, context: Context) -> Message:
+            metrics = MetricRecord({"num-examples": 1, "eval_loss": 1.0})
+            return Message(RecordDict({"m": metrics}), reply_to=message)
 
         @self.app.train()
         def train(message: Message, context: Context) -> Message:
@@ -236,3 +242,131 @@ def test_rounds_that_overlap_have_one_lattice() -> None:
     )
     seen = {x.tobytes() for begun in fleet.begun.values() for x in begun}
     assert len(seen) <= 5  # one for each model that there was
+
+
+def grid_of(fleet: Fleet, **how: Any) -> FedSZGrid:
+    named = {"downlink": BOUND, "update": "delta", **how}
+    return FedSZGrid(fleet.grid(), FINE, **named)
+
+
+def rounds(
+    grid: FedSZGrid, made: Watched, model: ArrayRecord, first: int, last: int
+) -> ArrayRecord:
+    """Train from one round to another, as Flower's loop does, and test after each on two nodes."""
+    for number in range(first, last):
+        asked = list(made.configure_train(number + 1, model, ConfigRecord(), grid))
+        model = made.aggregate_train(number + 1, grid.send_and_receive(asked))[0] or model
+        content = RecordDict({"arrays": model, "config": ConfigRecord({})})
+        nodes = sorted(grid.get_node_ids())[:2]
+        tested = [make_message(content, node, "evaluate") for node in nodes]
+        grid.send_and_receive(tested)
+    return model
+
+
+def make_message(content: RecordDict, node: int, kind: str) -> Message:
+    return Message(content, dst_node_id=node, message_type=kind)
+
+
+def test_a_run_resumed_between_testing_and_training_is_the_same() -> None:
+    ends = []
+    for stop in (None, 3):
+        fleet, made = Fleet(4), Watched(fraction_evaluate=0.0)
+        grid, model = grid_of(fleet), ArrayRecord([first()])
+        if stop:
+            model = rounds(grid, made, model, 0, stop)
+            grid.end_round()
+            state, inner = grid.state(), grid.inner
+            grid = FedSZGrid(inner, FINE, downlink=BOUND, update="delta")
+            grid.restore(state)
+        model = rounds(grid, made, model, stop or 0, ROUNDS)
+        ends.append((model.to_numpy_ndarrays()[0], [x[-1] for x in fleet.begun.values()]))
+    # But for the order in which Flower asks clients, and adds up replies.
+    np.testing.assert_allclose(ends[0][0], ends[1][0], atol=1e-6)
+    np.testing.assert_allclose(np.sort(ends[0][1], 0), np.sort(ends[1][1], 0), atol=1e-6)
+
+
+@pytest.mark.parametrize("then", ["exact", "step:0.5"])
+def test_clients_that_held_different_models_hold_one_again(then: str) -> None:
+    fleet, made = Fleet(4), Watched(fraction_evaluate=0.0)
+    grid = grid_of(fleet)
+    model = rounds(grid, made, ArrayRecord([first()]), 0, 3)
+    how = CompressionConfig(error_bound=FINE, update="delta", downlink=then)
+    for number in range(3, 6):
+        grid.end_round()
+        grid.steer(Decision(config=how))
+        model = rounds(grid, made, model, number, number + 1)
+    for turn in (3, 4, 5):
+        for client in range(1, 4):
+            np.testing.assert_array_equal(fleet.begun[client][turn], fleet.begun[0][turn])
+    meant = first() + np.sum([fleet.mean_step(turn) for turn in range(6)], axis=0)
+    off = 0 if then == "exact" else 1e-3  # what the last broadcast has left out, the next has
+    np.testing.assert_allclose(model.to_numpy_ndarrays()[0], meant, atol=3e-6 + off)
+
+
+def test_what_clients_leave_at_0_stays_there_and_does_not_fall_below() -> None:
+    class Pruned(Fleet):
+        def step(self, turn: int, client: int) -> np.ndarray:
+            step = super().step(turn, client)
+            step[:30] = 0
+            return step
+
+    start = first()
+    start[:30] = 0
+    fleet, made = Pruned(4), WatchedStream(fraction_evaluate=0.0)
+    grid = grid_of(fleet, shared_initial=True)
+    result = made.start(grid=grid, initial_arrays=ArrayRecord([start]), num_rounds=ROUNDS)
+    assert not result.arrays.to_numpy_ndarrays()[0][:30].any()
+    assert not any(x[:30].any() for begun in fleet.begun.values() for x in begun)
+
+
+def test_steps_in_place_of_models_count_as_they_are() -> None:
+    fleet = Fleet(4)
+
+    made = Watched(fraction_evaluate=0.0)
+    app = ClientApp(mods=[FedSZMod()])
+    turns = dict.fromkeys(range(4), 0)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        turns[client] += 1
+        content = RecordDict({
+            "arrays": ArrayRecord([fleet.step(turns[client] - 1, client)]),
+            "metrics": MetricRecord({"num-examples": 1}),
+        })  # fmt: skip
+        return Message(content, reply_to=message)
+
+    nodes = [{"partition-id": i, "num-partitions": 4} for i in range(4)]
+    grid = FedSZGrid(LocalGrid(app, nodes), FINE, downlink=BOUND, update="delta")
+    x = first()
+    for number in range(ROUNDS):
+        asked = list(made.configure_train(number + 1, ArrayRecord([x]), ConfigRecord(), grid))
+        averaged, _ = made.aggregate_train(number + 1, grid.send_and_receive(asked))
+        assert averaged is not None
+        x = x + averaged.to_numpy_ndarrays()[0]
+    meant = first() + np.sum([fleet.mean_step(turn) for turn in range(ROUNDS)], axis=0)
+    np.testing.assert_allclose(x, meant, atol=2e-6)
+
+
+@pytest.mark.parametrize("rules", ["fleet", None])
+def test_a_weight_that_is_capped_is_kept(rules: str | None) -> None:
+    fleet, made = Fleet(6, lambda i: 10_000 if i == 5 else 10), Watched(fraction_evaluate=0.0)
+    grid = grid_of(fleet, rules=rules)
+    model = ArrayRecord([first()])
+    for number in range(4):
+        asked = list(made.configure_train(number + 1, model, ConfigRecord(), grid))
+        model = made.aggregate_train(number + 1, grid.send_and_receive(asked))[0] or model
+        grid.end_round()
+        assert grid.state()
+
+
+def test_private_runs_begin_with_one_model_also_if_they_test_at_clients() -> None:
+    fleet = Fleet(4)
+
+    strategy = PrivateFedAvg(epsilon=50, noise=0.5, clip=0.05, rounds=3, fraction_evaluate=1.0)
+    strategy.start(
+        grid=FedSZGrid(fleet.grid()), initial_arrays=ArrayRecord([first()]), num_rounds=3
+    )
+    for turn in range(3):
+        for client in range(1, 4):
+            np.testing.assert_array_equal(fleet.begun[client][turn], fleet.begun[0][turn])

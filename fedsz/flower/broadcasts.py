@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from flwr.app import ConfigRecord
 
-from fedsz.arrays import Layout, NDArray
+from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, raw
 from fedsz.codecs.spread import energy
 from fedsz.codecs.uniform import Uniform
 from fedsz.flower.broadcast_records import by_node, records_of, state_of, values_by_node
@@ -29,6 +29,7 @@ MOST_BYTES: Final = 1 << 28  # of a model: a server holds one of each lattice
 NOISE: Final = 0.15
 
 LATTICES_OF: Final = "lattices"  # the first part of the names of records that say who is where
+PUT: Final = "put"  # likewise, of those that say how models were put
 AT: Final = "@"  # between the first part of a name and the number of a lattice
 
 
@@ -39,6 +40,7 @@ class _Model:
     Attributes:
         of: the broadcasts by lattice; one until lattices part.
         left: what was left out until then, and goes into the next model.
+        tested: the digest of the model that was put last then, to be tested, and trains next.
         last: the digest of what was put last, b"" if nothing was since lattices parted.
         given: the digest of the strategy's model that this was.
         meant: that model, with what was left out.
@@ -48,6 +50,7 @@ class _Model:
 
     of: dict[int, Broadcast]
     left: Mapping[str, NDArray] = field(default_factory=dict)
+    tested: bytes = b""
     last: bytes = b""
     given: bytes = b""
     meant: Reference | None = None
@@ -58,19 +61,24 @@ class _Model:
     def parted(self) -> bool:
         return self.of[0].staggered is not None
 
+    def unite(self) -> None:
+        """Go on with one model for all clients."""
+        self.of = {0: self.of[0].united()}
+        self.last, self.given, self.meant, self.bounds, self.most = b"", b"", None, None, {}
+
     def part(self) -> None:
-        self.left = self.of[0].residual
+        self.left, self.tested = self.of[0].residual, self.of[0].given
         self.of = {lattice: self.of[0].apart(lattice) for lattice in range(LATTICES)}
 
     def mean(self) -> Mapping[str, NDArray]:
         """Return what clients hold that were sent the last model, on average over lattices."""
         newest = [one for one in self.of.values() if one.given == self.last] or [self.of[0]]
         held = list({id(one.model): one.model.arrays for one in newest if one.model}.values())
-        if len(held) == 1:
-            return held[0]
+        if len(held) < 2:
+            return held[0] if held else {}
         first = dict(held[0])
         for name, x in first.items():
-            if x.dtype.kind == "f":
+            if x.dtype in LOSSY_DTYPES:
                 total = np.zeros(x.shape, np.promote_types(x.dtype, np.float32))
                 for arrays in held:
                     total += arrays[name]
@@ -79,26 +87,46 @@ class _Model:
 
     def take(self, given: Reference, config: CompressionConfig) -> Reference:
         """Return what is to be put, of the model that a strategy has sent."""
-        if self.meant is None or given.digest != self.given:
-            meant = ErrorFeedback(given.arrays, self.left)
-            new = Reference({name: meant[name] for name in meant}) if self.left else given
-            self.bounds = None
-            if (bound := config.downlink_bound) is not None:
-                within = config.replace(error_bound=str(bound), update=DELTA, factors={})
-                held = Reference(self.mean())
-                if held.fits(Layout.of(new.arrays)):
-                    self.bounds = bounds_of_step(energies(new.arrays, held, within), within)
-            self.most = {name: NOISE * _rms(x) for name, x in new.arrays.items()}
-            self.given, self.left, self.meant, self.last = given.digest, {}, new, new.digest
-        return self.meant
+        if given.digest == self.given:
+            self.meant = self.meant or given  # of a resumed run
+            return self.meant
+        new, held = given, self.of[0].model
+        if self.left:
+            # What is left out of a model that clients hold already is above that.
+            base = held.arrays if held and given.digest == self.tested else given.arrays
+            meant = ErrorFeedback(base, self.left)
+            new = Reference({name: meant[name] for name in meant})
+        self.bounds = None
+        if (bound := config.downlink_bound) is not None:
+            within = config.replace(error_bound=str(bound), update=DELTA, factors={})
+            mean = Reference(self.mean())
+            if mean.fits(Layout.of(new.arrays)):
+                self.bounds = bounds_of_step(energies(new.arrays, mean, within), within)
+        self.most = {name: NOISE * _rms(new.arrays[name]) for name in self.bounds or {}}
+        self.given, self.left, self.meant, self.last = given.digest, {}, new, new.digest
+        return new
+
+    def told(self) -> dict[str, Any]:
+        """Return how the last model was put."""
+        told: dict[str, Any] = {"last": self.last, "given": self.given}
+        if self.bounds:
+            told |= {"names": list(self.bounds), "bounds": list(self.bounds.values())}
+            told |= {"most": [self.most[name] for name in self.bounds]}
+        return told
+
+    def restore(self, told: Mapping[str, Any]) -> None:
+        """Go on from what `told` returned."""
+        self.last, self.given = told["last"], told["given"]
+        if "names" in told:
+            self.bounds = dict(zip(told["names"], told["bounds"], strict=True))
+            self.most = dict(zip(told["names"], told["most"], strict=True))
 
 
 class Broadcasts:
     """What the clients of a run hold, by the keys of models.
 
-    Once lattices have parted they stay so, for clients hold different models then. What these
-    train is put onto the model that was meant for all, not onto their own, so that nothing of their
-    errors gets into the mean, and nothing needs to be fed back.
+    Once lattices have parted, what clients train is put onto the model that was meant for all, not
+    onto their own. So nothing of their errors gets into the mean, and nothing needs to be fed back.
 
     Args:
         make: returns a broadcast that has sent nothing.
@@ -127,7 +155,7 @@ class Broadcasts:
 
     def weighs(self, node: int, weight: float) -> None:
         """Note what a node's reply counts in the mean."""
-        self._weights[node] = weight
+        self._weights[node] = float(weight)
 
     def of_nodes(
         self, nodes: Iterable[int], config: CompressionConfig, *, trains: bool
@@ -144,15 +172,26 @@ class Broadcasts:
         return found
 
     def _assign(self, asked: list[int], config: CompressionConfig, *, trains: bool) -> None:
-        models = list(self._models.values())
-        if not any(model.parted for model in models):
-            staggers = config.staggers and not config.uses_history
-            if not (staggers and isinstance(config.lossy_codec, Uniform) and len(asked) > 1):
+        parted = [model for model in self._models.values() if model.parted]
+        staggers = (
+            config.staggers
+            and config.sends_differences
+            and not config.uses_history
+            and isinstance(config.lossy_codec, Uniform)
+        )
+        if parted and not staggers:
+            for model in parted:
+                model.unite()
+            self._lattices = {}
+            return
+        if not parted:
+            models = list(self._models.values())
+            # A reply tells by its only key what it starts from; one that is tested tells nothing.
+            if not (staggers and trains and len(asked) > 1 and len(models) == 1):
                 return
-            if not models or not all(_may_part(model.of[0]) for model in models):
+            if not _may_part(models[0].of[0]):
                 return
-            for model in models:
-                model.part()
+            models[0].part()
         on = Counter(self._lattices[node] for node in asked if node in self._lattices)
         of_all = Counter(self._lattices.values())
         for node in asked:
@@ -162,14 +201,15 @@ class Broadcasts:
                 on[lattice] += 1
                 of_all[lattice] += 1
         if trains:
-            self._widened = self._widening(asked)
+            # Of servers that push a round's messages one by one, it is of all clients.
+            self._widened = self._widening(asked if len(asked) > 1 else list(self._lattices))
 
     def _widening(self, nodes: list[int]) -> float:
         known = [self._weights[node] for node in nodes if node in self._weights]
-        usual = sum(known) / len(known) if known else 1.0
-        weights = Counter[int]()
+        usual = sum(known) / len(known) if any(known) else 1.0
+        weights = dict.fromkeys(range(LATTICES), 0.0)
         for node in nodes:
-            weights[self._lattices[node]] += self._weights.get(node, usual)  # type: ignore[assignment]
+            weights[self._lattices[node]] += self._weights.get(node, usual) if any(known) else 1.0
         return widening(weights)
 
     def put(
@@ -212,12 +252,12 @@ class Broadcasts:
         """Return what the next push depends on, as records."""
         records: dict[str, Any] = {}
         if self._lattices:
-            told: dict[str, Any] = {"widened": self._widened}
-            told |= {f"last.{key}": model.last for key, model in self._models.items()}
-            records[f"{LATTICES_OF}.told"] = ConfigRecord(told)
+            records[LATTICES_OF] = ConfigRecord({"widened": self._widened})
             records[f"{LATTICES_OF}.nodes"] = by_node(lattices=self._lattices)
             records[f"{LATTICES_OF}.weights"] = by_node(weights=self._weights)
         for key, model in self._models.items():
+            if model.parted:
+                records[f"{PUT}.{key}"] = ConfigRecord(model.told())
             for lattice, one in model.of.items():
                 if (state := one.state(model.of[0])) is not None:
                     at = f"{AT}{lattice}" if lattice else ""
@@ -237,11 +277,11 @@ class Broadcasts:
                 model.of[lattice] = one
         if LATTICES_OF in parts:
             records = parts[LATTICES_OF]
-            self._widened = records["told"]["widened"]
+            self._widened = records[""]["widened"]
             self._lattices = values_by_node(records["nodes"], "lattices")
             self._weights = values_by_node(records["weights"], "weights")
-            for key, model in self._models.items():
-                model.last = records["told"][f"last.{key}"]
+        for key, told in parts.get(PUT, {}).items():
+            self._models[key].restore(told)
 
 
 def _may_part(one: Broadcast) -> bool:
@@ -258,13 +298,13 @@ def _others(meant: Mapping[str, NDArray], one: Broadcast) -> dict[str, NDArray]:
 
     def differs(name: str, x: NDArray) -> bool:
         on_lattice = steps.get(name, OFF) != OFF
-        return on_lattice or not np.array_equal(x, held[name], equal_nan=True)
+        return on_lattice or raw(x) != raw(held[name])
 
-    floats = (name for name, x in meant.items() if x.dtype.kind == "f" and name in held)
+    floats = (name for name, x in meant.items() if x.dtype in LOSSY_DTYPES and name in held)
     return {name: meant[name] for name in floats if differs(name, meant[name])}
 
 
 def _rms(x: NDArray) -> float:
-    if x.dtype.kind != "f" or not x.size:
+    if x.dtype not in LOSSY_DTYPES or not x.size:
         return 0.0
     return math.sqrt(energy(x) / x.size)

@@ -208,6 +208,7 @@ class FedSZGrid(WrappedGrid):
         self._book, self._rules, self._deadlines = book, rules, deadlines
         if not rules.same_model:
             packing["shifts"] = Shifts(most_clients=0)  # no step that they move could be measured
+        packing["alike"] = self.is_secure or not rules.same_model
         self._packing = {**packing, "trends": secure is not None and secure.sparse}
         self._lock = threading.RLock()
         self._begin_run()
@@ -353,7 +354,7 @@ class FedSZGrid(WrappedGrid):
             asked = [m for m in pushed if m.metadata.dst_node_id not in left_out]
             if trains:
                 self._packer.counted(self._admission.asked(m.metadata.dst_node_id for m in asked))
-            config = decision.config.not_staggered if self.is_secure else decision.config
+            config = decision.config
             if trains:
                 config = under_privacy(config, self._book.controller.base, pushed[0].content)
             packed = self._packer.pack(asked, config, codecs, overlaps) if asked else []
@@ -394,7 +395,7 @@ class FedSZGrid(WrappedGrid):
         if not is_training(pushed):
             return
         if self._book.is_over:
-            needs, base = self._book.controller.needs, self._book.controller.base
-            spread = self._packer.spread(pushed, base) if SPREAD in needs else {}
+            of = self._book.controller
+            spread = self._packer.spread(pushed, of.base) if SPREAD in of.needs else {}
             self.end_round(spread=spread)
         self._book.ended = False

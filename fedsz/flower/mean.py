@@ -44,6 +44,7 @@ class Mean:
         self._compressed: dict[str, CompressedSums] = {}
         # By tensor and id(), what differences refer to, and the weight of these.
         self._bases: dict[str, dict[int, tuple[NDArray, float]]] = {}
+        self._floors: set[str] = set()  # tensors that no update takes below 0
         self._template: Layout | None = None
         self.weight = 0.0
 
@@ -85,6 +86,9 @@ class Mean:
         """Decode an update as far as that can fail, and judge it."""
         opened: list[_OpenedTensor] = []
         clipped = update.clipping_norm is not None
+        if clipped and self._steps:
+            update.meant = {}  # of steps from what its sender had
+        self._floors |= update.floors & update.meant.keys()
         for name, x in iter(update.arrays().items()) if clipped else update.unpacked():
             with update.clock:
                 sums = self._sums.get(name)
@@ -140,6 +144,8 @@ class Mean:
             mean /= self.weight
             for start, weight in self._bases.pop(name, {}).values():
                 add_scaled(start, weight / self.weight, mean)
+            if name in self._floors:
+                np.maximum(mean, 0, out=mean)
             if onto is not None:
                 add_scaled(onto[name], 1.0, mean)
                 np.copyto(mean, onto[name], casting="unsafe", where=~np.isfinite(onto[name]))

@@ -67,6 +67,7 @@ class Packer:
         shifts: keeps what is learnt of each client; emptied.
         seed: what methods draw from, 0 to 2^64 - 1; None for another in each run.
         trends: as `Broadcast` has it.
+        alike: whether all clients must begin with the same model.
 
     Attributes:
         layouts: of the models last sent, by the keys of their ArrayRecords.
@@ -80,8 +81,9 @@ class Packer:
         shifts: Shifts | None = None,
         seed: int | None = None,
         trends: bool = False,
+        alike: bool = False,
     ) -> None:
-        self._trends = trends
+        self._trends, self._alike = trends, alike
         self._shared_initial = shared_initial
         self._shifts = shifts or Shifts()
         self._shifts.restore({})  # those of an earlier run are no concern of this one
@@ -154,7 +156,7 @@ class Packer:
         everybody = same and (trains or tests)
         of_nodes = {0: [message.metadata.dst_node_id for message in pushed]}
         if everybody:
-            alike = config.not_staggered if overlaps or self._trends else config
+            alike = config.not_staggered if overlaps or self._alike else config
             of_nodes = self._broadcasts.of_nodes(of_nodes[0], alike, trains=trains)
         for lattice, nodes in of_nodes.items():
             for i, one in records.items():
@@ -210,8 +212,7 @@ class Packer:
         """Return what the next push depends on beside the model in it, as records."""
         told: dict[str, Any] = {"run": self._run, "turn": self._turn}
         told["unaware"] = sorted(self._unaware)
-        records: dict[str, Any] = {"packer": ConfigRecord(told)}
-        records |= self._turns.state()
+        records: dict[str, Any] = {"packer": ConfigRecord(told)} | self._turns.state()
         for kind, known in (("held", self._held), ("seen", self._seen)):
             for key in sorted({key for digests in known.values() for key in digests}):
                 of = {node: digests[key] for node, digests in known.items() if key in digests}

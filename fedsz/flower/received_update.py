@@ -129,7 +129,9 @@ class ReceivedUpdate:
                 limits = Limits.of_model(layout)
             self._reader = Reader(streams[0], limits)
             header = self._reader.header
-            if header.reference is not None:
+            if header.reference is None:
+                self.meant = {}  # no difference from what was sent: its sender means what it says
+            else:
                 self._reference = references.get(header.reference)
                 require_reference(header.reference, self._reference)
             _check_codecs(header, codecs, drawn)
@@ -295,7 +297,8 @@ class ReceivedUpdate:
             start, base = self.sent(name, x), self.base(name, x)
             if start is not None and base is not None:
                 with self.clock, np.errstate(over="ignore", invalid="ignore"):
-                    decoded[name] = np.asarray(x - start) + base
+                    moved = np.asarray(x - start) + base
+                    decoded[name] = np.maximum(moved, 0) if name in self.floors else moved
         return {name: decoded.pop(name) for name in self.shapes}
 
     def base(self, name: str, like: NDArray | CodedTensor) -> NDArray | None:

@@ -70,6 +70,8 @@ class Broadcast:
         feedback: as given. A model to which only differences are added, and which so has what its
             broadcasts have left out, needs none.
         staggered: where its models lie, if other clients' are on other lattices.
+        given: the digest of what was last put; b"" where that failed.
+        residual: what that is above the model that clients hold, where it is fed back.
     """
 
     def __init__(
@@ -86,9 +88,10 @@ class Broadcast:
         self.model: Reference | None = None
         self.raw_bytes = 0
         self.initial = b""
-        self.feedback, self._shared_initial, self._untrained = feedback, shared_initial, untrained
-        self._residual: dict[str, NDArray] = {}
-        self._given = b""  # the digest of what was last put
+        self.feedback = self._feeds_back = feedback
+        self._shared_initial, self._untrained = shared_initial, untrained
+        self.residual: dict[str, NDArray] = {}
+        self.given = b""  # the digest of what was last put
         self.steps: list[Step] = []
         # By a step: what the model is above it, in one stream; by None: the model without loss.
         self._coded: dict[int | None, bytes] = {}
@@ -116,20 +119,17 @@ class Broadcast:
         """
         assert self.model is not None
         other = copy(self)
-        other.steps, other._coded, other._residual, other._given = [*self.steps], {}, {}, b""
+        other.steps, other._coded, other.residual, other.given = [*self.steps], {}, {}, b""
         other.feedback, other.staggered = False, Staggered(lattice, self.model)
         other.histories = Histories(trends=False)
         return other
 
-    @property
-    def given(self) -> bytes:
-        """The digest of what was last put; b"" where that failed."""
-        return self._given
-
-    @property
-    def residual(self) -> Mapping[str, NDArray]:
-        """What the last model that was put is above the one that clients hold, where kept."""
-        return self._residual
+    def united(self) -> Broadcast:
+        """Return this broadcast as it goes on with one model for all clients."""
+        other = copy(self)
+        other.steps, other._coded, other.given = [*self.steps], {}, b""
+        other.feedback, other.staggered = self._feeds_back, None
+        return other
 
     def put(
         self,
@@ -148,16 +148,16 @@ class Broadcast:
             wide: those of tensors on a staggered lattice.
         """
         if self._within is None:
-            self.steps, self._residual, self._given = [], {}, b""
+            self.steps, self.residual, self.given = [], {}, b""
             self.model = Reference(arrays) if reference else None
             source = self.model.arrays if self.model else arrays
             whole, report = compress_measured(source, self._exactly)
             self._coded, self.raw_bytes = {None: whole}, report.raw_bytes
             return
         given = Reference(arrays)
-        if given.digest == self._given:
+        if given.digest == self.given:
             return  # sent to be tested and again to be trained, or a round had no replies
-        self._given, self._coded, self._older = b"", {}, None
+        self.given, self._coded, self._older = b"", {}, None
         self.histories.forget_restarts()
         self.raw_bytes = sum(x.nbytes for x in given.arrays.values())
         fits = self.model is not None and self.model.fits(Layout.of(given.arrays))
@@ -167,10 +167,10 @@ class Broadcast:
         elif self._chain is not None:
             self._add_difference(given, self._chain, before)
         else:
-            left_out = self._residual if self.feedback else {}
+            left_out = self.residual if self.feedback else {}
             meant = ErrorFeedback(given.arrays, left_out)
             self._add_step(meant, self._within, before, bounds, wide)
-        self._given = given.digest  # only now: what has failed is put again
+        self.given = given.digest  # only now: what has failed is put again
 
     def _begin_shared(self, given: Reference) -> None:
         """Begin with a model that clients may hold, of which they know all but the order."""
@@ -227,14 +227,14 @@ class Broadcast:
             decoded = dict(points)
         others = {name: y for name, y in decoded.items() if name not in placed.points}
         left = {**placed.left, **meant.left_out(others)} if leaves else {}
-        self._residual = {name: left[name] for name in decoded if name in left.keys() - chance}
+        self.residual = {name: left[name] for name in decoded if name in left.keys() - chance}
         if self.staggered is not None and before is None:
             self.staggered = Staggered(self.staggered.lattice, Reference(decoded))
         self._take(stream, Reference(decoded), placed.grid, before)
 
     def _add_difference(self, given: Reference, chain: Transform, before: Reference | None) -> None:
         """Code what a model differs by from the one that clients hold; the first goes exactly."""
-        self._residual = {}
+        self.residual = {}
         if before is None:
             self.steps = []
             stream, _ = compress_measured(given.arrays, self._exactly)
@@ -271,7 +271,7 @@ class Broadcast:
             return None
         names, digests = list(self.model.arrays), [step.digest for step in self.steps]
         histories, shown = self.histories.state()
-        told: dict[str, Any] = {"given": self._given, "initial": self.initial, "digests": digests}
+        told: dict[str, Any] = {"given": self.given, "initial": self.initial, "digests": digests}
         told |= {"histories": [h.digest for h in histories], "told": shown}
         anchor: Mapping[str, NDArray] = {}
         if (here := self.staggered) is not None:
@@ -290,7 +290,7 @@ class Broadcast:
             [bytes(step.stream[:]) for step in self.steps],
             np.array(grids, np.float64),
             self.model.arrays,
-            self._residual,
+            self.residual,
             [history.arrays() for history in histories],
             anchor,
         )
@@ -299,8 +299,8 @@ class Broadcast:
         """Go on from what `state` returned for the same ``other``, also in another process."""
         self.model, told = Reference(state.model), state.told
         self.raw_bytes = sum(x.nbytes for x in self.model.arrays.values())
-        self._residual = dict(state.residual)
-        self._given, self.initial = told["given"], told["initial"]
+        self.residual = dict(state.residual)
+        self.given, self.initial = told["given"], told["initial"]
         if "lattice" in told:
             there = other.staggered if other is not None else None
             anchor = Reference(state.anchor) if state.anchor or there is None else there.anchor

@@ -9,8 +9,9 @@ receiver know are dithered ones (Schuchman 1964); here shifts stay, so that what
 no bytes.
 
 A tensor of lattice k lies at a + o_k(q) + q Z, with a its element in the anchor, the model from
-which lattices parted. Steps are q = 5 2^e, and o_k(q) = 2^e (k 2^-e mod 5): as 2 is prime to 5,
-shifts are spread evenly at any e, and the lattice of step 2 q is part of the one of step q.
+which lattices parted. Elements that are as in the anchor stay there. Steps are q = 5 2^e, and
+o_k(q) = 2^e (k 2^-e mod 5): as 2 is prime to 5, shifts are spread evenly at any e, and the lattice
+of step 2 q is part of the one of step q.
 """
 
 from __future__ import annotations
@@ -120,8 +121,12 @@ class Staggered:
             if point is None:
                 steps[name] = OFF
                 continue
-            points[name], steps[name] = point, step
-            grid[name] = min(step, last) if last else step / LATTICES
+            unit = min(step, last) if last else step / LATTICES
+            if (still := x == anchor).any():  # what is pruned, or does not train, stays there
+                point[still] = anchor[still]
+                if last and not np.array_equal(still, before.tensor(name, x) == anchor):
+                    unit = min(step, last) / LATTICES
+            points[name], steps[name], grid[name] = point, step, unit
         return Points(points, grid, steps)
 
     def after(self, placed: Points) -> Staggered:
