@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from fedsz.update.staggered import (
     OFF,
     Staggered,
     shift_of,
-    step_below,
     widening,
 )
 
@@ -34,19 +34,12 @@ ROUNDS = 6
 
 
 def test_shifts_are_spread_evenly_and_coarser_lattices_are_parts_of_finer_ones() -> None:
-    for exponent in range(-40, 12):
-        step = LATTICES * 2.0**exponent
+    for exponent, unit in product(range(-40, 12), (0.5, 0.5625, 0.9375)):
+        step = LATTICES * unit * 2.0**exponent
         shifts = [shift_of(lattice, step) for lattice in range(LATTICES)]
-        assert sorted(shift / step for shift in shifts) == [0.0, 0.2, 0.4, 0.6, 0.8]
+        assert sorted(shift / step for shift in shifts) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
         twice = [shift_of(lattice, 2 * step) for lattice in range(LATTICES)]
         assert [shift % step for shift in twice] == shifts
-
-
-@pytest.mark.parametrize("most", [1e-30, 3e-3, 0.1, 4.99, 5.0, 5.01, 1e20])
-def test_a_step_is_the_largest_below(most: float) -> None:
-    step = step_below(most)
-    assert most / 2 < step <= most
-    assert np.log2(step / LATTICES) % 1 == 0
 
 
 @pytest.mark.parametrize(
@@ -212,7 +205,7 @@ def test_staggered_models_take_fewer_bytes() -> None:
             grid=grid, initial_arrays=ArrayRecord([first()]), num_rounds=20
         )
         bytes_down.append(grid.take_traffic().sent_down)
-    assert bytes_down[1] < 0.75 * bytes_down[0]
+    assert bytes_down[1] < 0.8 * bytes_down[0]
 
 
 @pytest.mark.parametrize(

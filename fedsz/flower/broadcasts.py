@@ -28,9 +28,16 @@ MOST_BYTES: Final = 1 << 28  # of a model: a server holds one of each lattice
 # train from models that are not as good. `cnn` lost 2 points by bounds of 0.6 in its second round.
 NOISE: Final = 0.15
 
+# How many times as wide they must be, in the geometric mean of all elements, for lattices to part:
+# while steps are large, one lattice takes as few bytes.
+WORTH: Final = 1.4
+
 LATTICES_OF: Final = "lattices"  # the first part of the names of records that say who is where
 PUT: Final = "put"  # likewise, of those that say how models were put
 AT: Final = "@"  # between the first part of a name and the number of a lattice
+
+
+Models = Mapping[str, Mapping[str, NDArray]]
 
 
 @dataclass
@@ -70,6 +77,27 @@ class _Model:
         self.left, self.tested = self.of[0].residual, self.of[0].given
         self.of = {lattice: self.of[0].apart(lattice) for lattice in range(LATTICES)}
 
+    def is_worth_parting(
+        self, arrays: Mapping[str, NDArray], config: CompressionConfig, widened: float
+    ) -> bool:
+        """Say whether the next model takes fewer bytes on lattices that are so much wider."""
+        self._bound(arrays, config)
+        gain = size = 0.0
+        for name, bound in (self.bounds or {}).items():
+            gain += arrays[name].size * math.log2(max(1.0, min(widened, self.most[name] / bound)))
+            size += arrays[name].size
+        return gain >= size * math.log2(WORTH) > 0
+
+    def _bound(self, arrays: Mapping[str, NDArray], config: CompressionConfig) -> None:
+        """Note the bounds of a model that goes to those who hold the last one."""
+        self.bounds, self.most = None, {}
+        if (bound := config.downlink_bound) is not None:
+            within = config.replace(error_bound=str(bound), update=DELTA, factors={})
+            mean = Reference(self.mean())
+            if mean.fits(Layout.of(arrays)):
+                self.bounds = bounds_of_step(energies(arrays, mean, within), within)
+                self.most = {name: NOISE * _rms(arrays[name]) for name in self.bounds}
+
     def mean(self) -> Mapping[str, NDArray]:
         """Return what clients hold that were sent the last model, on average over lattices."""
         newest = [one for one in self.of.values() if one.given == self.last] or [self.of[0]]
@@ -96,13 +124,7 @@ class _Model:
             base = held.arrays if held and given.digest == self.tested else given.arrays
             meant = ErrorFeedback(base, self.left)
             new = Reference({name: meant[name] for name in meant})
-        self.bounds = None
-        if (bound := config.downlink_bound) is not None:
-            within = config.replace(error_bound=str(bound), update=DELTA, factors={})
-            mean = Reference(self.mean())
-            if mean.fits(Layout.of(new.arrays)):
-                self.bounds = bounds_of_step(energies(new.arrays, mean, within), within)
-        self.most = {name: NOISE * _rms(new.arrays[name]) for name in self.bounds or {}}
+        self._bound(new.arrays, config)
         self.given, self.left, self.meant, self.last = given.digest, {}, new, new.digest
         return new
 
@@ -158,20 +180,33 @@ class Broadcasts:
         self._weights[node] = float(weight)
 
     def of_nodes(
-        self, nodes: Iterable[int], config: CompressionConfig, *, trains: bool
+        self,
+        nodes: Iterable[int],
+        models: Models,
+        config: CompressionConfig,
+        *,
+        trains: bool,
     ) -> dict[int, list[int]]:
         """Return by lattice the nodes that a model goes to; part lattices first if it is time to.
 
         A node stays where it is first asked. New ones go where fewest of this push are.
+
+        Args:
+            nodes: all of this push.
+            models: that go to them, by key.
+            config: of it.
+            trains: whether it asks for training.
         """
         asked = list(nodes)
-        self._assign(asked, config, trains=trains)
+        self._assign(asked, models, config, trains=trains)
         found: dict[int, list[int]] = {}
         for node in asked:
             found.setdefault(self._lattices.get(node, 0), []).append(node)
         return found
 
-    def _assign(self, asked: list[int], config: CompressionConfig, *, trains: bool) -> None:
+    def _assign(
+        self, asked: list[int], models: Models, config: CompressionConfig, *, trains: bool
+    ) -> None:
         parted = [model for model in self._models.values() if model.parted]
         staggers = (
             config.staggers
@@ -185,13 +220,16 @@ class Broadcasts:
             self._lattices = {}
             return
         if not parted:
-            models = list(self._models.values())
             # A reply tells by its only key what it starts from; one that is tested tells nothing.
-            if not (staggers and trains and len(asked) > 1 and len(models) == 1):
+            if not (staggers and trains and len(asked) > 1 and len(self._models) == 1):
                 return
-            if not _may_part(models[0].of[0]):
+            ((key, model),) = self._models.items()
+            widened = widening(Counter(i % LATTICES for i in range(len(asked))))
+            if not _may_part(model.of[0]) or key not in models:
                 return
-            models[0].part()
+            if not model.is_worth_parting(models[key], config, widened):
+                return
+            model.part()
         on = Counter(self._lattices[node] for node in asked if node in self._lattices)
         of_all = Counter(self._lattices.values())
         for node in asked:

@@ -204,13 +204,12 @@ class FedSZGrid(WrappedGrid):
         WrappedGrid.__init__(self, inner)
         about = inner, lambda: self._exchange, book, rules.weighted_by, packing.get("seed")
         self._new_sums = partial(SecureRounds, secure, *about) if secure else None
-        self.is_secure = secure is not None
+        self.is_secure, self._lock = secure is not None, threading.RLock()
         self._book, self._rules, self._deadlines = book, rules, deadlines
         if not rules.same_model:
             packing["shifts"] = Shifts(most_clients=0)  # no step that they move could be measured
         packing["alike"] = self.is_secure or not rules.same_model
         self._packing = {**packing, "trends": secure is not None and secure.sparse}
-        self._lock = threading.RLock()
         self._begin_run()
 
     def _begin_run(self) -> None:

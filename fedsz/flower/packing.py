@@ -122,8 +122,7 @@ class Packer:
         found: dict[str, tuple[int, float]] = {}
         first = next(iter(messages))
         for key, record in compat.records_in(first.content, ArrayRecord).items():
-            held = self._broadcasts.mean(key)
-            if held is not None:
+            if (held := self._broadcasts.mean(key)) is not None:
                 arrays = views_of(record, self.layouts[key])
                 found |= step_spread(held, arrays, rule=config.rule, threshold=config.threshold)
         return found
@@ -157,7 +156,8 @@ class Packer:
         of_nodes = {0: [message.metadata.dst_node_id for message in pushed]}
         if everybody:
             alike = config.not_staggered if overlaps or self._alike else config
-            of_nodes = self._broadcasts.of_nodes(of_nodes[0], alike, trains=trains)
+            arrays = {k: views_of(x) for k, x in compat.records_in(first, ArrayRecord).items()}
+            of_nodes = self._broadcasts.of_nodes(of_nodes[0], arrays, alike, trains=trains)
         for lattice, nodes in of_nodes.items():
             for i, one in records.items():
                 if same and (like := contents.get((id(first), lattice))):

@@ -9,9 +9,9 @@ receiver know are dithered ones (Schuchman 1964); here shifts stay, so that what
 no bytes.
 
 A tensor of lattice k lies at a + o_k(q) + q Z, with a its element in the anchor, the model from
-which lattices parted. Elements that are as in the anchor stay there. Steps are q = 5 2^e, and
-o_k(q) = 2^e (k 2^-e mod 5): as 2 is prime to 5, shifts are spread evenly at any e, and the lattice
-of step 2 q is part of the one of step q.
+which lattices parted. Elements that are as in the anchor stay there. Steps are q = 5 m 2^e, with
+1/2 <= m < 1, and o_k(q) = m 2^e (k 2^-e mod 5): as 2 is prime to 5, shifts are spread evenly at any
+e, and the lattice of step 2 q is part of the one of step q.
 """
 
 from __future__ import annotations
@@ -25,17 +25,12 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.codecs.base import FLOAT32
-from fedsz.update.lattice import nearest
+from fedsz.update.lattice import nearest, step_below
 from fedsz.update.reference import Reference
 
 LATTICES: Final = 5
 MOST: Final = 4.0  # times as coarse as one lattice for all: each client trains from its own model
 OFF: Final = -1.0  # in place of a step, of a tensor that is on no lattice of these any more
-
-
-def step_below(most: float) -> float:
-    """Return the largest step up to ``most``, which is above 0."""
-    return math.ldexp(LATTICES, math.frexp(most / LATTICES)[1] - 1)
 
 
 def shift_of(lattice: int, step: float) -> float:
@@ -116,7 +111,7 @@ class Staggered:
                 continue
             point = None
             if bound:
-                step = step_below(2 * bound)
+                step = LATTICES * step_below(2 * bound / LATTICES, last / LATTICES)
                 point = self._nearest(x, anchor, step, known=step == last)
             if point is None:
                 steps[name] = OFF
