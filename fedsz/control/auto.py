@@ -12,7 +12,8 @@ less. Beyond ten rounds `uniform` shrinks what it codes, too: that leaves less o
 late, which costs more than it saves while a model takes off. What a client
 holds back waits until it is asked again: where few of many are asked, only those rounds count that
 a client took part in. As long as a model has learned nothing, what is late holds up its start, and
-bounds stay fine. Where clients report that they are further behind, or the metric falls, it
+bounds stay fine. On the downlink lattices are staggered, so that the bound is of what clients hold
+on average. Where clients report that they are further behind, or the metric falls, it
 tightens. docs/results/savings.md has the measurements.
 """
 
