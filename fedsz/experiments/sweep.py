@@ -80,16 +80,12 @@ class Sweep:
         """
         jobs = max(min(self.config.jobs, len(self.pending)), 1)
         each = max(1, threads() // jobs)
-        todo = deque(self.pending)
+        # Each run goes to one thread, and each thread ends by a None of its own.
+        todo: deque[RunConfig | None] = deque([*self.pending, *jobs * [None]])
         told: queue.SimpleQueue[tuple[RunConfig, RoundRecord | Finished]] = queue.SimpleQueue()
 
-        def next_run() -> RunConfig | None:
-            with suppress(IndexError):  # popleft() gives each run to one thread
-                return todo.popleft()
-            return None  # none is left
-
         def work(worker: _Worker) -> None:
-            for run in iter(next_run, None):
+            for run in iter(todo.popleft, None):
                 try:
                     for news in worker.run(run):
                         told.put((run, news))
