@@ -163,8 +163,8 @@ class RunConfig:
     ahead: bool = option(DEFAULT.ahead, "With error feedback: clients begin to train with what "
         "they have not sent yet.", COMPRESSION, SHARED)
     downlink: str = option("", "Model that clients receive: exact, within a bound such as std:1, "
-        "or by a chain of differences such as 'difference>topk'. With staggered:step:0.6 each has "
-        "its own. Default: exact, if the policy is fixed.", COMPRESSION, SHARED)
+        "or by a chain of differences such as 'difference>topk'. With staggered:step:0.6 it is "
+        "one of five. Default: exact, if the policy is fixed.", COMPRESSION, SHARED)
     codec: str = option(DEFAULT.codec, "Codec for lossy tensors, such as uniform:effort=9, sz2, "
         "zfp:precision=14 or raw.", COMPRESSION, (*ALONE, COMPRESS))
     lossless: str = option(DEFAULT.lossless, "Codec for all other tensors, such as blosclz, zstd "
