@@ -46,7 +46,7 @@ from benchmarks.replay import Difference, compare, rounds_of
 from fedsz.child_process import Child
 from fedsz.control.record import RoundRecord
 from fedsz.training.events import Client, Event, Listening, from_json
-from fedsz.training.run_folder import UPDATES
+from fedsz.training.run_folder import CHECKPOINT, ROUNDS, UPDATES
 from fedsz.transport.authority import Authority
 from fedsz.transport.node import node_id
 from tests.links import free_port
@@ -214,7 +214,7 @@ class Soak:
         """Say whether the run is over with this server's end; else start another."""
         status = server.wait(PATIENCE)
         full = self._filler.exists()
-        if status == 0:
+        if status == 0 or (status == -signal.SIGKILL and self._is_over()):
             return True
         if status != -signal.SIGKILL and not (full and status == 2):
             log = (self.folder / "server.log").read_text("utf-8", "replace")
@@ -222,6 +222,13 @@ class Soak:
         self._filler.unlink(missing_ok=True)
         self._server = self._start_server()
         return False
+
+    def _is_over(self) -> bool:
+        """Say whether the last round is on disk, so that there is nothing to resume."""
+        if (self.run / CHECKPOINT).exists() or not (self.run / ROUNDS).exists():
+            return False
+        rounds = rounds_of(self.run)
+        return bool(rounds) and rounds[-1].round == self.rounds
 
     def _check_clients(self) -> None:
         if not self._hostile.is_running and self._hostile.wait():

@@ -278,6 +278,24 @@ def test_a_run_resumed_between_testing_and_training_is_the_same() -> None:
     np.testing.assert_allclose(np.sort(ends[0][1], 0), np.sort(ends[1][1], 0), atol=1e-6)
 
 
+def test_a_client_keeps_to_the_same_lattice_in_whatever_order_clients_are_asked() -> None:
+    class Ordered(WatchedStream):
+        backwards = False
+
+        def configure_train(self, *given: Any) -> Iterable[Message]:
+            asked = super().configure_train(*given)
+            return sorted(asked, key=lambda x: x.metadata.dst_node_id, reverse=self.backwards)
+
+    begun = []
+    for backwards in (False, True):
+        fleet, made = Fleet(4), Ordered(fraction_evaluate=0.0)
+        made.backwards = backwards
+        made.start(grid_of(fleet), ArrayRecord([first()]), num_rounds=3)
+        begun.append([fleet.begun[client][2] for client in range(4)])
+    assert not np.allclose(begun[0][0], begun[0][1], atol=1e-6)
+    np.testing.assert_allclose(begun[0], begun[1], atol=1e-6)
+
+
 @pytest.mark.parametrize("then", ["exact", "step:0.5"])
 def test_clients_that_held_different_models_hold_one_again(then: str) -> None:
     fleet, made = Fleet(4), Watched(fraction_evaluate=0.0)

@@ -189,7 +189,8 @@ class Broadcasts:
     ) -> dict[int, list[int]]:
         """Return by lattice the nodes that a model goes to; part lattices first if it is time to.
 
-        A node stays where it is first asked. New ones go where fewest of this push are.
+        A node stays where it is first asked. New ones go where fewest of this push are, in the
+        order of their ids: that of messages is not the same in each run.
 
         Args:
             nodes: all of this push.
@@ -197,7 +198,7 @@ class Broadcasts:
             config: of it.
             trains: whether it asks for training.
         """
-        asked = list(nodes)
+        asked = sorted(nodes)
         self._assign(asked, models, config, trains=trains)
         found: dict[int, list[int]] = {}
         for node in asked:
