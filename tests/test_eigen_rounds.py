@@ -15,7 +15,6 @@ from fedsz import methods
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid
 from fedsz.flower.records import to_array
 from fedsz.methods import Eigen
-from fedsz.update import broadcast as broadcast_module
 from fedsz.update import broadcast_histories, config
 from fedsz.update.broadcast import Broadcast
 from fedsz.update.config import CompressionConfig
@@ -273,8 +272,7 @@ def test_each_record_of_a_message_has_a_history_of_its_own(
 def test_histories_begin_anew_for_the_models_that_most_clients_hold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (broadcast_module, broadcast_histories):
-        monkeypatch.setattr(module, "MOST_RESTARTS", 2)
+    monkeypatch.setattr(broadcast_histories, "MOST_RESTARTS", 2)
     broadcast = Broadcast(CompressionConfig(update=CHAIN, downlink="step:0.5", threshold=0))
     held = []
     for reference in ways(model(), 6):

@@ -30,6 +30,7 @@ from fedsz.update.staggered import (
 Arrays = dict[str, np.ndarray]
 BOUND = "staggered:step:0.5"
 FINE = "abs:1e-8"  # of updates, so that all of them arrives
+IN_BASIS = f"feedback>eigen>uniform@{FINE}"
 ROUNDS = 6
 
 
@@ -73,17 +74,17 @@ def test_points_keep_to_the_bound_and_differ_by_what_the_grid_says() -> None:
         now = {**first.arrays, "a": x, "ugly": ugly + 1}
         bounds = {"a": bound, "still": bound, "ugly": 0.0 if turn else bound, "half": bound}
         placed = [one.place(now, bounds, base) for one, base in zip(lattices, held, strict=True)]
-        for k, (one, base) in enumerate(zip(placed, held, strict=True)):
+        for k, ((one, after), base) in enumerate(zip(placed, held, strict=True)):
             assert one.points.keys() == {"a", "still"}
-            assert one.steps["ugly"] == OFF
+            assert after.steps["ugly"] == OFF
             point = one.points["a"]
             assert np.abs(point - x).max() <= bound
             moved = (point.astype(np.float64) - base.arrays["a"]) / one.grid["a"]
             assert (moved == np.rint(moved)).all()
             assert one.points["still"] is first.arrays["still"]
-            lattices[k] = lattices[k].after(one)
+            lattices[k] = after
             held[k] = Reference({**first.arrays, "a": point})
-        mean = np.mean([one.points["a"] for one in placed], axis=0, dtype=np.float64)
+        mean = np.mean([one.points["a"] for one, _ in placed], axis=0, dtype=np.float64)
         # That of all five is a point of a lattice five times as fine.
         assert np.abs(mean - x).max() <= bound / LATTICES * 1.001
 
@@ -168,12 +169,13 @@ def first() -> np.ndarray:
 @pytest.mark.parametrize("strategy", [Watched, WatchedStream])
 @pytest.mark.parametrize("weights", [lambda _: 1, lambda i: 1 + 3 * i])
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("update", ["delta", IN_BASIS])
 def test_the_model_is_the_sum_of_all_steps(
-    strategy: type[Watched], weights: Callable[[int], int], shared: bool
+    strategy: type[Watched], weights: Callable[[int], int], shared: bool, update: str
 ) -> None:
     """Whatever models clients hold: their errors leave no trace in what the strategy has."""
     fleet, made = Fleet(4, weights), strategy(fraction_evaluate=0.0)
-    how = {"downlink": BOUND, "update": "delta", "shared_initial": shared}
+    how = {"downlink": BOUND, "update": update, "shared_initial": shared}
     grid = FedSZGrid(fleet.grid(), FINE, **how)
     result = made.start(grid=grid, initial_arrays=ArrayRecord([first()]), num_rounds=ROUNDS)
     (got,) = result.arrays.to_numpy_ndarrays()
@@ -208,17 +210,9 @@ def test_staggered_models_take_fewer_bytes() -> None:
     assert bytes_down[1] < 0.8 * bytes_down[0]
 
 
-@pytest.mark.parametrize(
-    ("clients", "how"),
-    [
-        (4, {"update": "feedback>eigen>uniform@step:1"}),
-        (4, {"codec": "sz3"}),
-    ],
-)
-def test_all_hold_one_model_where_lattices_are_of_no_use(clients: int, how: dict[str, Any]) -> None:
-    fleet = Fleet(clients)
-    named = {"update": "delta", "codec": "uniform", "downlink": BOUND, **how}
-    grid = FedSZGrid(fleet.grid(), FINE, **named)
+def test_all_hold_one_model_where_lattices_are_of_no_use() -> None:
+    fleet, clients = Fleet(4), 4
+    grid = FedSZGrid(fleet.grid(), FINE, update="delta", codec="sz3", downlink=BOUND)
     StreamingFedAvg(fraction_evaluate=0.0).start(
         grid=grid, initial_arrays=ArrayRecord([first()]), num_rounds=3
     )
@@ -260,16 +254,17 @@ def make_message(content: RecordDict, node: int, kind: str) -> Message:
     return Message(content, dst_node_id=node, message_type=kind)
 
 
-def test_a_run_resumed_between_testing_and_training_is_the_same() -> None:
+@pytest.mark.parametrize("update", ["delta", IN_BASIS])
+def test_a_run_resumed_between_testing_and_training_is_the_same(update: str) -> None:
     ends = []
     for stop in (None, 3):
         fleet, made = Fleet(4), Watched(fraction_evaluate=0.0)
-        grid, model = grid_of(fleet), ArrayRecord([first()])
+        grid, model = grid_of(fleet, update=update), ArrayRecord([first()])
         if stop:
             model = rounds(grid, made, model, 0, stop)
             grid.end_round()
             state, inner = grid.state(), grid.inner
-            grid = FedSZGrid(inner, FINE, downlink=BOUND, update="delta")
+            grid = FedSZGrid(inner, FINE, downlink=BOUND, update=update)
             grid.restore(state)
         model = rounds(grid, made, model, stop or 0, ROUNDS)
         ends.append((model.to_numpy_ndarrays()[0], [x[-1] for x in fleet.begun.values()]))

@@ -43,6 +43,4 @@ class InBasis(Rule):
         chain = f"feedback:decay={config.decay}>eigen>{config.codec}@{config.error_bound}"
         # A chain has one bound for all tensors.
         told = "in the basis of broadcasts" + (", without factors" if config.factors else "")
-        return because(
-            decision, told, update=chain, factors={}, downlink=config.not_staggered.downlink
-        )
+        return because(decision, told, update=chain, factors={})

@@ -210,10 +210,7 @@ class Broadcasts:
     ) -> None:
         parted = [model for model in self._models.values() if model.parted]
         staggers = (
-            config.staggers
-            and config.sends_differences
-            and not config.uses_history
-            and isinstance(config.lossy_codec, Uniform)
+            config.staggers and config.sends_differences and isinstance(config.lossy_codec, Uniform)
         )
         if parted and not staggers:
             for model in parted:
@@ -279,7 +276,7 @@ class Broadcasts:
             name: max(bound, min(bound * self._widened, model.most.get(name, 0.0)))
             for name, bound in (model.bounds or {}).items()
         }
-        one.put(meant.arrays, reference=reference, bounds=model.bounds, wide=wide)
+        one.put(meant, reference=reference, bounds=model.bounds, wide=wide)
         return one, _others(meant.arrays, one)
 
     def begin_histories(self) -> None:

@@ -26,7 +26,7 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
 from fedsz.methods import History, Transform
 from fedsz.shelf import Parked
-from fedsz.update.broadcast_histories import MOST_RESTARTS, Histories
+from fedsz.update.broadcast_histories import Histories
 from fedsz.update.broadcast_state import BroadcastState, Step
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import compress_measured
@@ -35,7 +35,7 @@ from fedsz.update.decompress import decompress
 from fedsz.update.error_feedback import ErrorFeedback
 from fedsz.update.lattice import Grid, bounds_of, bounds_of_chance, common_grid, place, place_first
 from fedsz.update.reference import Reference
-from fedsz.update.staggered import Staggered
+from fedsz.update.staggered import LATTICES, Staggered
 
 # A model that nobody holds yet is sent as finely as 8 bits a weight would: who starts from trained
 # weights would lose them at the bounds that differences do with.
@@ -86,12 +86,10 @@ class Broadcast:
         self.histories = Histories(trends=trends)
         self.staggered: Staggered | None = None
         self.model: Reference | None = None
-        self.raw_bytes = 0
-        self.initial = b""
+        self.raw_bytes, self.initial, self.given = 0, b"", b""
         self.feedback = self._feeds_back = feedback
         self._shared_initial, self._untrained = shared_initial, untrained
         self.residual: dict[str, NDArray] = {}
-        self.given = b""  # the digest of what was last put
         self.steps: list[Step] = []
         # By a step: what the model is above it, in one stream; by None: the model without loss.
         self._coded: dict[int | None, bytes] = {}
@@ -121,7 +119,7 @@ class Broadcast:
         other = copy(self)
         other.steps, other._coded, other.residual, other.given = [*self.steps], {}, {}, b""
         other.feedback, other.staggered = False, Staggered(lattice, self.model)
-        other.histories = Histories(trends=False)
+        other.histories = self.histories.of_parts(LATTICES)
         return other
 
     def united(self) -> Broadcast:
@@ -129,11 +127,12 @@ class Broadcast:
         other = copy(self)
         other.steps, other._coded, other.given = [*self.steps], {}, b""
         other.feedback, other.staggered = self._feeds_back, None
+        other.histories = self.histories.of_parts(1)
         return other
 
     def put(
         self,
-        arrays: Mapping[str, NDArray],
+        model: Reference | Mapping[str, NDArray],
         *,
         reference: bool,
         bounds: Mapping[str, float] | None = None,
@@ -142,19 +141,18 @@ class Broadcast:
         """Take the model that clients are to hold, or as much of it as the bound lets through.
 
         Args:
-            arrays: the model.
-            reference: whether `model` is needed although the broadcast is exact.
+            model: the model.
+            reference: whether the attribute `model` is needed although the broadcast is exact.
             bounds: absolute, by tensor, in place of those that the config means.
             wide: those of tensors on a staggered lattice.
         """
+        given = model if isinstance(model, Reference) else Reference(model)
         if self._within is None:
             self.steps, self.residual, self.given = [], {}, b""
-            self.model = Reference(arrays) if reference else None
-            source = self.model.arrays if self.model else arrays
-            whole, report = compress_measured(source, self._exactly)
+            self.model = given if reference else None
+            whole, report = compress_measured(given.arrays, self._exactly)
             self._coded, self.raw_bytes = {None: whole}, report.raw_bytes
             return
-        given = Reference(arrays)
         if given.digest == self.given:
             return  # sent to be tested and again to be trained, or a round had no replies
         self.given, self._coded, self._older = b"", {}, None
@@ -206,11 +204,9 @@ class Broadcast:
         leaves, earlier = self.feedback, [step.grid for step in self.steps]
         if self.staggered is not None and before is not None:
             own = {n: wide.get(n, b) for n, b in bounds.items() if n in earlier[-1]}
-            apart = self.staggered.place(meant, own, before)
+            apart, self.staggered = self.staggered.place(meant, own, before)
             rest = {n: b for n, b in bounds.items() if n not in apart.points}
-            placed = place(meant, rest, before, earlier, leaves=leaves)
-            placed = placed.beside(apart.points, apart.grid)
-            self.staggered = self.staggered.after(apart)
+            placed = place(meant, rest, before, earlier, leaves=leaves).beside(apart)
         else:
             placed = place(meant, bounds, before, earlier, leaves=leaves)
         if placed.overflows:  # a key frame, as fine as the difference would have been
@@ -306,6 +302,7 @@ class Broadcast:
             anchor = Reference(state.anchor) if state.anchor or there is None else there.anchor
             spaced = dict(zip(told["spaced"], told["spacing"], strict=True))
             self.staggered, self.feedback = Staggered(told["lattice"], anchor, spaced), False
+            self.histories.parts = LATTICES
         digests = told.get("histories", ())  # older checkpoints have none
         shown = zip(state.histories, digests, strict=True)
         found = [History.read(arrays, digest) for arrays, digest in shown]
@@ -349,7 +346,7 @@ class Broadcast:
         count = Counter(digest for digest in held if digest in ages)
         # Who holds the model before has the history of all, but for a few.
         missed = [d for d, _ in count.most_common() if ages[d] < len(self.steps) - 2]
-        begun = missed[:MOST_RESTARTS] if self.histories.main is not None else []
+        begun = missed[: self.histories.most_restarts] if self.histories.main is not None else []
         for digest in sorted(count, key=lambda digest: ages[digest]):
             self.streams(digest)
             if digest in begun and self.model is not None:

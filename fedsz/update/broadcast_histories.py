@@ -8,6 +8,7 @@ the next.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Final
 
 from fedsz.methods import History
@@ -31,14 +32,27 @@ class Histories:
 
     Attributes:
         main: that of all steps; None where none are kept.
+        parts: in how many parts clients are; these are the histories of one.
     """
 
     def __init__(self, *, trends: bool) -> None:
-        self._trends = trends
+        self._trends, self.parts = trends, 1
         self.main: History | None = None
         self._others: dict[bytes, History] = {}  # of clients that missed steps, by their digests
         self._told: dict[bytes, None] = {}  # which of these are told to clients since the last step
         self._restarts: dict[bytes, History] = {}  # by the digest of the model that they begin with
+
+    def of_parts(self, parts: int) -> Histories:
+        """Return these as they go on once clients are in so many parts."""
+        other = copy(self)
+        other._others, other._told, other._restarts = dict(self._others), dict(self._told), {}
+        other.parts = parts
+        return other
+
+    @property
+    def most_restarts(self) -> int:
+        """How many may begin with one broadcast."""
+        return max(MOST_RESTARTS // self.parts, 1)
 
     def keep(self, *, used: bool) -> None:
         """Keep histories from now on if they are ``used``, or have a trend; else forget them."""
@@ -56,7 +70,8 @@ class Histories:
         """Take in a step from a model, or a model from which all begins anew."""
         if self.main is None:
             return
-        go_on = [self._others[digest] for digest in list(self._told)[-MOST_HISTORIES:]]
+        most = max(MOST_HISTORIES // self.parts, 1)
+        go_on = [self._others[digest] for digest in list(self._told)[-most:]]
         others = [history.beyond(before, model) for history in go_on] if before else []
         self._others, self._told = {history.digest: history for history in others}, {}
         self.main = self.main.beyond(before, model) if before else self._begun()
@@ -96,7 +111,7 @@ class Histories:
         None if that is not known any more, or others have taken all the time that there is.
         """
         if held not in self._restarts:
-            if len(self._restarts) == MOST_RESTARTS or (before := model_of(held)) is None:
+            if len(self._restarts) >= self.most_restarts or (before := model_of(held)) is None:
                 return None
             self._restarts[held] = self._begun().beyond(before, model)
         return self._restarts[held]

@@ -57,7 +57,10 @@ def _downlink(text: str) -> str | ErrorBound | Difference:
     if text == EXACT:
         return text
     if text.startswith(STAGGERED):
-        bound = ErrorBound.of(text.removeprefix(STAGGERED))
+        try:
+            bound = ErrorBound.of(text.removeprefix(STAGGERED))
+        except ConfigError as err:
+            raise ConfigError(f"downlink {text!r}: {err}") from None
         if bound.kind != "step":
             raise ConfigError(
                 f"downlink {text!r}: lattices are staggered by bounds of a step alone"

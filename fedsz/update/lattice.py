@@ -58,9 +58,10 @@ class Placed:
     grid: Grid
     overflows: bool
 
-    def beside(self, points: Mapping[str, NDArray], grid: Grid) -> Placed:
-        """Return these, and others that are on a lattice of their own."""
-        return replace(self, points={**self.points, **points}, grid={**self.grid, **grid})
+    def beside(self, other: Placed) -> Placed:
+        """Return these, and others of which nothing is left, on a lattice of their own."""
+        points, grid = {**self.points, **other.points}, {**self.grid, **other.grid}
+        return replace(self, points=points, grid=grid)
 
 
 def place(

@@ -25,7 +25,7 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.codecs.base import FLOAT32
-from fedsz.update.lattice import nearest, step_below
+from fedsz.update.lattice import Placed, nearest, step_below
 from fedsz.update.reference import Reference
 
 LATTICES: Final = 5
@@ -58,21 +58,6 @@ def widening(weights: Mapping[int, float]) -> float:
 
 
 @dataclass(frozen=True)
-class Points:
-    """Tensors on a staggered lattice.
-
-    Attributes:
-        points: what each becomes.
-        grid: what each has moved by multiples of.
-        steps: of all tensors that have ever been on it; see `Staggered`.
-    """
-
-    points: Mapping[str, NDArray]
-    grid: Mapping[str, float]
-    steps: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class Staggered:
     """Where the models of one lattice lie.
 
@@ -89,8 +74,10 @@ class Staggered:
 
     def place(
         self, model: Mapping[str, NDArray], bounds: Mapping[str, float], before: Reference
-    ) -> Points:
+    ) -> tuple[Placed, Staggered]:
         """Return the points nearest to tensors within bounds, where float32 has them.
+
+        And where the models lie once these are sent.
 
         Args:
             model: to be sent.
@@ -122,11 +109,7 @@ class Staggered:
                 if last and not np.array_equal(still, before.tensor(name, x) == anchor):
                     unit = min(step, last) / LATTICES
             points[name], steps[name], grid[name] = point, step, unit
-        return Points(points, grid, steps)
-
-    def after(self, placed: Points) -> Staggered:
-        """Return where the models lie once these points are sent."""
-        return replace(self, steps=placed.steps)
+        return Placed(points, {}, grid, overflows=False), replace(self, steps=steps)
 
     def _nearest(self, x: NDArray, anchor: NDArray, step: float, *, known: bool) -> NDArray | None:
         """Return the nearest points; ``known`` if the lattice is known to be one of float32."""
