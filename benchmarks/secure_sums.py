@@ -49,6 +49,10 @@ TASKS: Final = {
         task="benchmarks.tasks:Characters", model="gpt", dataset="shakespeare", samples=512,
         test_samples=100, clients=CLIENTS, learning_rate=2e-3,
     ),
+    "lstm": RunConfig(
+        task="benchmarks.tasks:Characters", model="lstm", dataset="shakespeare", samples=512,
+        test_samples=100, clients=CLIENTS, learning_rate=2e-3,
+    ),
 }  # fmt: skip
 
 
