@@ -13,9 +13,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedsz import compress
 from fedsz.control.record import Decision
 from fedsz.errors import ConfigError
 from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg, StreamingFedAvg
+from fedsz.flower.mean import Mean
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import sealed, to_record, views_of
 from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
 from fedsz.update.staggered import (
@@ -68,9 +72,10 @@ def test_points_keep_to_the_bound_and_differ_by_what_the_grid_says() -> None:
     ugly = np.array([np.nan, np.inf, 1e-42, 0, -1], np.float32)
     first = Reference({"a": x, "still": x, "ugly": ugly, "half": x.astype(np.float16)})
     lattices = [Staggered(k, first) for k in range(LATTICES)]
-    held = LATTICES * [first]
+    held, x = LATTICES * [first], x.copy()
     for turn, bound in enumerate((1e-3, 1e-3, 5e-3, 4e-2, 2e-3)):
-        x = x + rng.normal(0, 2e-3, x.shape).astype(np.float32)
+        some = x if turn > 1 else x[4:]  # the others begin to move later
+        some += rng.normal(0, 2e-3, some.shape).astype(np.float32)
         now = {**first.arrays, "a": x, "ugly": ugly + 1}
         bounds = {"a": bound, "still": bound, "ugly": 0.0 if turn else bound, "half": bound}
         placed = [one.place(now, bounds, base) for one, base in zip(lattices, held, strict=True)]
@@ -104,7 +109,9 @@ def test_only_bounds_of_a_step_are_staggered() -> None:
 class Fleet:
     """Clients that train by steps which a test can add up, and note what they train from."""
 
-    def __init__(self, clients: int, weights: Callable[[int], int] = lambda _: 1) -> None:
+    def __init__(
+        self, clients: int, weights: Callable[[int], int] = lambda _: 1, dtype: type = np.float32
+    ) -> None:
         self.app, self.clients = ClientApp(mods=[FedSZMod()]), clients
         self.begun: dict[int, list[np.ndarray]] = {i: [] for i in range(clients)}
         self.steps: list[list[np.ndarray]] = []
@@ -124,7 +131,7 @@ class Fleet:
             turns[client] += 1
             self.begun[client].append(x)
             content = RecordDict({
-                "arrays": ArrayRecord([x + self.step(turn, client)]),
+                "arrays": ArrayRecord([x.astype(dtype) + self.step(turn, client)]),
                 "metrics": MetricRecord({"num-examples": weights(client)}),
             })  # fmt: skip
             return Message(content, reply_to=message)
@@ -182,6 +189,32 @@ def test_the_model_is_the_sum_of_all_steps(
     meant = first() + np.sum([fleet.mean_step(turn) for turn in range(ROUNDS)], axis=0)
     # Without the initial model the first goes coarsely, which the second round sets right.
     np.testing.assert_allclose(got, meant, atol=2e-6)
+
+
+@pytest.mark.parametrize("strategy", [Watched, WatchedStream])
+@pytest.mark.parametrize(("dtype", "error"), [(np.float64, 2e-6), (np.float16, 2e-4)])
+def test_models_in_another_dtype_count_from_what_was_meant(
+    strategy: type[Watched], dtype: type, error: float
+) -> None:
+    fleet, made = Fleet(4, dtype=dtype), strategy(fraction_evaluate=0.0)
+    model = rounds(grid_of(fleet), made, ArrayRecord([first()]), 0, ROUNDS)
+    meant = first() + np.sum([fleet.mean_step(turn) for turn in range(ROUNDS)], axis=0)
+    np.testing.assert_allclose(model.to_numpy_ndarrays()[0], meant, atol=error)
+
+
+@pytest.mark.parametrize("seals", [True, False])
+def test_what_is_no_difference_counts_from_what_was_meant_if_it_is_a_model(seals: bool) -> None:
+    held, step = first(), np.random.default_rng(3).normal(0, 1e-3, (60, 60)).astype(np.float32)
+    meant = held + np.float32(5e-4)
+    for reply, expected in ((held + step, meant + step), (step, step)):
+        record = to_record({"x": reply})
+        if seals:
+            record = sealed([compress({"x": reply}, codec="raw")], {})
+        updates = [ReceivedUpdate(record, sent={"x": held}, meant={"x": meant}) for _ in range(2)]
+        mean = Mean()
+        mean.add(updates[1], 2.0)
+        for got in (updates[0].arrays(), views_of(mean.result())):
+            np.testing.assert_allclose(got["x"], expected, atol=1e-7)
 
 
 def test_clients_begin_apart_and_their_mean_does_not() -> None:
@@ -255,10 +288,11 @@ def make_message(content: RecordDict, node: int, kind: str) -> Message:
 
 
 @pytest.mark.parametrize("update", ["delta", IN_BASIS])
-def test_a_run_resumed_between_testing_and_training_is_the_same(update: str) -> None:
+@pytest.mark.parametrize("stopped", [1, 3])
+def test_a_run_resumed_between_testing_and_training_is_the_same(stopped: int, update: str) -> None:
     ends = []
-    for stop in (None, 3):
-        fleet, made = Fleet(4), Watched(fraction_evaluate=0.0)
+    for stop in (None, stopped):
+        fleet, made = Fleet(4, lambda i: 1 + 9 * i), Watched(fraction_evaluate=0.0)
         grid, model = grid_of(fleet, update=update), ArrayRecord([first()])
         if stop:
             model = rounds(grid, made, model, 0, stop)
@@ -289,6 +323,25 @@ def test_a_client_keeps_to_the_same_lattice_in_whatever_order_clients_are_asked(
         begun.append([fleet.begun[client][2] for client in range(4)])
     assert not np.allclose(begun[0][0], begun[0][1], atol=1e-6)
     np.testing.assert_allclose(begun[0], begun[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("then", ["", "resumes", "unites"])
+def test_nothing_is_lost_if_the_round_in_which_lattices_part_has_no_replies(then: str) -> None:
+    fleet, made = Fleet(4), Watched(fraction_evaluate=0.0)
+    grid, model = grid_of(fleet), ArrayRecord([first()])
+    model = rounds(grid, made, model, 0, 1)
+    grid.end_round()
+    grid.push_messages(list(made.configure_train(2, model, ConfigRecord(), grid)))
+    grid.end_round()
+    if then == "unites":
+        grid.steer(Decision(config=CompressionConfig(error_bound=FINE, update="delta")))
+    if then == "resumes":
+        state, inner = grid.state(), grid.inner
+        grid = FedSZGrid(inner, FINE, downlink=BOUND, update="delta")
+        grid.restore(state)
+    model = rounds(grid, made, model, 2, ROUNDS)
+    meant = first() + np.sum([fleet.mean_step(turn) for turn in range(ROUNDS - 1)], axis=0)
+    np.testing.assert_allclose(model.to_numpy_ndarrays()[0], meant, atol=2e-6)
 
 
 @pytest.mark.parametrize("then", ["exact", "step:0.5"])

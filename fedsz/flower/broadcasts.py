@@ -15,6 +15,7 @@ from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, raw
 from fedsz.codecs.spread import energy
 from fedsz.codecs.uniform import Uniform
 from fedsz.flower.broadcast_records import by_node, records_of, state_of, values_by_node
+from fedsz.flower.records import to_record, views_of
 from fedsz.update.broadcast import Broadcast
 from fedsz.update.config import DELTA, CompressionConfig
 from fedsz.update.error_feedback import ErrorFeedback
@@ -35,6 +36,7 @@ WORTH: Final = 1.4
 
 LATTICES_OF: Final = "lattices"  # the first part of the names of records that say who is where
 PUT: Final = "put"  # likewise, of those that say how models were put
+MEANT: Final = "meant"  # and of what was, where that is more than the strategy's model
 AT: Final = "@"  # between the first part of a name and the number of a lattice
 
 
@@ -72,7 +74,7 @@ class _Model:
     def unite(self) -> None:
         """Go on with one model for all clients."""
         self.of = {0: self.of[0].united()}
-        self.last, self.given, self.meant, self.bounds, self.most = b"", b"", None, None, {}
+        self.last, self.bounds, self.most = b"", None, {}
 
     def part(self) -> None:
         self.left, self.tested = self.of[0].residual, self.of[0].given
@@ -117,8 +119,7 @@ class _Model:
     def take(self, given: Reference, config: CompressionConfig) -> Reference:
         """Return what is to be put, of the model that a strategy has sent."""
         if given.digest == self.given:
-            self.meant = self.meant or given  # of a resumed run
-            return self.meant
+            return self.meant or given
         new, held = given, self.of[0].model
         if self.left:
             # What is left out of a model that clients hold already is above that.
@@ -128,6 +129,16 @@ class _Model:
         self._bound(new.arrays, config)
         self.given, self.left, self.meant, self.last = given.digest, {}, new, new.digest
         return new
+
+    def united(self, given: Reference) -> Reference:
+        """Return what is to be put for all: what was meant if nobody has replied to that.
+
+        Then the strategy sends the same model again.
+        """
+        if self.meant is not None and given.digest == self.given:
+            return self.meant
+        self.given, self.meant = b"", None
+        return given
 
     def told(self) -> dict[str, Any]:
         """Return how the last model was put."""
@@ -190,16 +201,16 @@ class Broadcasts:
     ) -> dict[int, list[int]]:
         """Return by lattice the nodes that a model goes to; part lattices first if it is time to.
 
-        A node stays where it is first asked. New ones go where fewest of this push are, in the
-        order of their ids: that of messages is not the same in each run.
+        Until they unite, a node stays where it is first asked. New ones go where fewest of this
+        push are.
 
         Args:
-            nodes: all of this push.
+            nodes: all of this push, in the order of their ids.
             models: that go to them, by key.
             config: of it.
             trains: whether it asks for training.
         """
-        asked = sorted(nodes)
+        asked = list(nodes)
         self._assign(asked, models, config, trains=trains)
         found: dict[int, list[int]] = {}
         for node in asked:
@@ -270,7 +281,7 @@ class Broadcasts:
         one = model.of[lattice if model.parted else 0]
         one.steer(config)
         if not model.parted:
-            one.put(arrays, reference=reference)
+            one.put(model.united(Reference(arrays)), reference=reference)
             return one, {}
         meant = model.take(Reference(arrays), config)
         wide = {
@@ -288,13 +299,15 @@ class Broadcasts:
     def state(self) -> dict[str, Any]:
         """Return what the next push depends on, as records."""
         records: dict[str, Any] = {}
-        if self._lattices:
+        if self._lattices or self._weights:
             records[LATTICES_OF] = ConfigRecord({"widened": self._widened})
             records[f"{LATTICES_OF}.nodes"] = by_node(lattices=self._lattices)
             records[f"{LATTICES_OF}.weights"] = by_node(weights=self._weights)
         for key, model in self._models.items():
             if model.parted:
                 records[f"{PUT}.{key}"] = ConfigRecord(model.told())
+                if model.meant is not None and model.last != model.given:
+                    records[f"{MEANT}.{key}"] = to_record(dict(model.meant.arrays))
             for lattice, one in model.of.items():
                 if (state := one.state(model.of[0])) is not None:
                     at = f"{AT}{lattice}" if lattice else ""
@@ -319,6 +332,8 @@ class Broadcasts:
             self._weights = values_by_node(records["weights"], "weights")
         for key, told in parts.get(PUT, {}).items():
             self._models[key].restore(told)
+        for key, record in parts.get(MEANT, {}).items():
+            self._models[key].meant = Reference(views_of(record))
 
 
 def _may_part(one: Broadcast) -> bool:

@@ -88,6 +88,7 @@ class Mean:
         clipped = update.clipping_norm is not None
         if clipped and self._steps:
             update.meant = {}  # of steps from what its sender had
+        update.forget_meant_of_step()
         self._floors |= update.floors & update.meant.keys()
         for name, x in iter(update.arrays().items()) if clipped else update.unpacked():
             with update.clock:

@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
-from fedsz.arrays import StateDict
+from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, StateDict, cast
 from fedsz.errors import ConfigError, ReferenceMismatch, RefusedRequest, log_failure
 from fedsz.flower.client_state import SENT, UNMASKED, ClientState
 from fedsz.flower.differential_privacy import adds_noise
@@ -319,6 +320,17 @@ def _digest(message: Message, sent: Mapping[str, Reference], without: str = "") 
     return hashed.digest()
 
 
+def _in_dtypes_of(sent: Reference, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """Return a reply's floats in the dtypes of the model, as its receiver would cast them."""
+    found = dict(arrays)
+    for name, x in arrays.items():
+        like = sent.arrays.get(name)
+        if like is not None and {x.dtype, like.dtype} <= LOSSY_DTYPES:
+            with np.errstate(over="ignore"):
+                found[name] = cast(x, like.dtype)
+    return found
+
+
 def _compress(
     reply: Message, sent: Mapping[str, Reference], told: Instructions, state: ClientState
 ) -> None:
@@ -339,7 +351,9 @@ def _compress(
         arrays = views_of(record)
         if not arrays:
             continue  # nothing that a stream could hold
-        fits = origin is not None and origin.fits(layouts[key])
+        if origin is not None:
+            arrays = _in_dtypes_of(origin, arrays)
+        fits = origin is not None and origin.fits(Layout.of(arrays))
         if small:
             if origin is not None and fits and origin.begun:  # what is held back stays here
                 own = to_record(dict(less_head_start(arrays, origin)))
@@ -348,7 +362,7 @@ def _compress(
         if origin is not None and fits:
             stream, report, arrived = coded_update(key, arrays, told, origin, state)
             arrivals.append(arrived)
-        else:  # another model, or other dtypes
+        else:  # another model
             if origin is not None:
                 check_finite(key, arrays, origin, state)
             if told.trains:

@@ -136,8 +136,8 @@ class Packer:
     ) -> list[Packed]:
         """Return the messages of a push, packed: once for all clients that are in the same case.
 
-        The messages are not changed. ``codecs`` are by node, for those that use another codec.
-        If rounds overlap, the model is kept that replies start from.
+        The messages are not changed; their order changes nothing. ``codecs`` are by node, for those
+        that use another codec. If rounds overlap, the model is kept that replies start from.
 
         What does not train goes exactly in both directions, but for a model that is tested between
         rounds of training: that goes as it would be trained.
@@ -153,7 +153,8 @@ class Packer:
         first, contents = pushed[0].content, dict[tuple[int, int], SentContent]()
         same = all(same_arrays(first, content) for content in records.values())
         everybody = same and (trains or tests)
-        of_nodes = {0: [message.metadata.dst_node_id for message in pushed]}
+        ordered = sorted(pushed, key=lambda message: message.metadata.dst_node_id)
+        of_nodes = {0: [message.metadata.dst_node_id for message in ordered]}
         if everybody:
             alike = config.not_staggered if overlaps or self._alike else config
             arrays = {k: views_of(x) for k, x in compat.records_in(first, ArrayRecord).items()}
@@ -169,8 +170,8 @@ class Packer:
                 contents[i, lattice].prepare([self._holds(node) for node in nodes])
         lattices = {node: lattice for lattice, nodes in of_nodes.items() for node in nodes}
         versions: dict[Any, tuple[RecordDict, int]] = {}
-        packed = []
-        for message in pushed:
+        packed: dict[int, Packed] = {}
+        for message in ordered:
             node = message.metadata.dst_node_id
             identity = id(message.content), lattices[node]
             content = contents[identity]
@@ -203,15 +204,14 @@ class Packer:
             version, nbytes = versions[case]
             self._in_round.add(node)
             out = compat.make_message(message.metadata, content=version)
-            packed.append(Packed(out, content, nbytes))
+            packed[id(message)] = Packed(out, content, nbytes)
         for content in contents.values():
             content.pack_away()
-        return packed
+        return [packed[id(message)] for message in pushed]
 
     def state(self) -> dict[str, Any]:
         """Return what the next push depends on beside the model in it, as records."""
-        told: dict[str, Any] = {"run": self._run, "turn": self._turn}
-        told["unaware"] = sorted(self._unaware)
+        told: Any = {"run": self._run, "turn": self._turn, "unaware": sorted(self._unaware)}
         records: dict[str, Any] = {"packer": ConfigRecord(told)} | self._turns.state()
         for kind, known in (("held", self._held), ("seen", self._seen)):
             for key in sorted({key for digests in known.values() for key in digests}):

@@ -20,6 +20,7 @@ from fedsz.flower.refusal import WHOLE, Norm, Refusal
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import Header
 from fedsz.stream.inspection import coded_by
+from fedsz.update.ahead import is_step
 from fedsz.update.clipping import MARGIN, scaled_step
 from fedsz.update.decompress import owned, unpack
 from fedsz.update.framed import framed
@@ -62,7 +63,8 @@ class ReceivedUpdate:
     Attributes:
         record: what was sent, until it is released.
         start: the model that its sender started from; empty where that is not known.
-        meant: what its step counts from, of those tensors in which that is another.
+        meant: what its step counts from, of those tensors in which that is another; see
+            `forget_meant_of_step`.
         shapes: by name, in the sender's order.
         raw_bytes: size of the arrays.
         sent_bytes: size of what was sent.
@@ -129,9 +131,7 @@ class ReceivedUpdate:
                 limits = Limits.of_model(layout)
             self._reader = Reader(streams[0], limits)
             header = self._reader.header
-            if header.reference is None:
-                self.meant = {}  # no difference from what was sent: its sender means what it says
-            else:
+            if header.reference is not None:
                 self._reference = references.get(header.reference)
                 require_reference(header.reference, self._reference)
             _check_codecs(header, codecs, drawn)
@@ -282,6 +282,7 @@ class ReceivedUpdate:
             with self.clock:
                 decoded[name] = owned(x, framed)
         self.judge(Norm.of((x.dtype, self._energy(name, x)) for name, x in decoded.items()))
+        self.forget_meant_of_step(decoded)
         if self.scale < 1 or self.holds_whole:
             with self.clock:
                 for name, x in decoded.items():
@@ -300,6 +301,19 @@ class ReceivedUpdate:
                     moved = np.asarray(x - start) + base
                     decoded[name] = np.maximum(moved, 0) if name in self.floors else moved
         return {name: decoded.pop(name) for name in self.shapes}
+
+    def forget_meant_of_step(self, decoded: Mapping[str, NDArray] | None = None) -> None:
+        """Have it count as it is if its sender has replied with its step in place of a model.
+
+        Args:
+            decoded: all of it, if that is at hand.
+        """
+        if not self.meant or self._reference is not None:
+            return  # a difference is from what was sent
+        arrays = dict(self) if decoded is None else decoded
+        known = {name: x for name, x in arrays.items() if self.sent(name, x) is not None}
+        if is_step(known, Reference(self.start)):
+            self.meant = {}
 
     def base(self, name: str, like: NDArray | CodedTensor) -> NDArray | None:
         """Return what the step of a tensor counts from, if that is not what its sender had."""

@@ -268,7 +268,7 @@ class Broadcast:
         names, digests = list(self.model.arrays), [step.digest for step in self.steps]
         histories, shown = self.histories.state()
         told: dict[str, Any] = {"given": self.given, "initial": self.initial, "digests": digests}
-        told |= {"histories": [h.digest for h in histories], "told": shown}
+        told |= {"histories": [h.digest for h in histories], **shown}
         anchor: Mapping[str, NDArray] = {}
         if (here := self.staggered) is not None:
             told |= {
@@ -306,7 +306,7 @@ class Broadcast:
         digests = told.get("histories", ())  # older checkpoints have none
         shown = zip(state.histories, digests, strict=True)
         found = [History.read(arrays, digest) for arrays, digest in shown]
-        self.histories.restore(found, told.get("told"))
+        self.histories.restore(found, told.get("told"), told.get("restarts", []))
         names, rows = list(self.model.arrays), state.grids.tolist()
         placed = (zip(names, row, strict=True) for row in rows)
         grids = ({name: step for name, step in row if step != NO_STEP} for row in placed)

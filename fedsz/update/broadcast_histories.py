@@ -1,8 +1,8 @@
 """What broadcasts have shown to clients: to those of all rounds, and to those that missed some.
 
-Clients that have taken part in all share one history. What another has missed starts anew with the
-difference that it is sent, be that of one round or of many; it goes on if the client takes part in
-the next.
+Clients that have taken part in all share one history, or one on each of the staggered lattices.
+What another has missed starts anew with the difference that it is sent, be that of one round or of
+many; it goes on if the client takes part in the next.
 """
 
 from __future__ import annotations
@@ -40,19 +40,24 @@ class Histories:
         self.main: History | None = None
         self._others: dict[bytes, History] = {}  # of clients that missed steps, by their digests
         self._told: dict[bytes, None] = {}  # which of these are told to clients since the last step
-        self._restarts: dict[bytes, History] = {}  # by the digest of the model that they begin with
+        # By the digest of the model that they begin with; None of those that a checkpoint names.
+        self._restarts: dict[bytes, History | None] = {}
 
     def of_parts(self, parts: int) -> Histories:
         """Return these as they go on once clients are in so many parts."""
         other = copy(self)
-        other._others, other._told, other._restarts = dict(self._others), dict(self._told), {}
+        other._others, other._told, other._restarts = {}, {}, {}
         other.parts = parts
         return other
 
     @property
     def most_restarts(self) -> int:
         """How many may begin with one broadcast."""
-        return max(MOST_RESTARTS // self.parts, 1)
+        return self._share(MOST_RESTARTS)
+
+    def _share(self, most: int) -> int:
+        """Return how many of all parts may be of this one: twice as many as on average."""
+        return most if self.parts == 1 else max(2 * most // self.parts, 1)
 
     def keep(self, *, used: bool) -> None:
         """Keep histories from now on if they are ``used``, or have a trend; else forget them."""
@@ -67,10 +72,13 @@ class Histories:
             self.main, self._others, self._told = self._begun(), {}, {}
 
     def step(self, before: Reference | None, model: Reference) -> None:
-        """Take in a step from a model, or a model from which all begins anew."""
-        if self.main is None:
+        """Take in a step from a model, or a model from which all begins anew.
+
+        One of nothing is none: who holds that model already is sent nothing.
+        """
+        if self.main is None or (before is not None and before.digest == model.digest):
             return
-        most = max(MOST_HISTORIES // self.parts, 1)
+        most = self._share(MOST_HISTORIES)
         go_on = [self._others[digest] for digest in list(self._told)[-most:]]
         others = [history.beyond(before, model) for history in go_on] if before else []
         self._others, self._told = {history.digest: history for history in others}, {}
@@ -110,18 +118,22 @@ class Histories:
 
         None if that is not known any more, or others have taken all the time that there is.
         """
-        if held not in self._restarts:
-            if len(self._restarts) >= self.most_restarts or (before := model_of(held)) is None:
-                return None
-            self._restarts[held] = self._begun().beyond(before, model)
-        return self._restarts[held]
+        if (found := self._restarts.get(held)) is not None:
+            return found
+        full = held not in self._restarts and len(self._restarts) >= self.most_restarts
+        if full or (before := model_of(held)) is None:
+            return None
+        self._restarts[held] = found = self._begun().beyond(before, model)
+        return found
 
-    def state(self) -> tuple[list[History], list[bytes]]:
-        """Return them all, that of all steps first, and which are told."""
-        return [self.main, *self._others.values()] if self.main is not None else [], [*self._told]
+    def state(self) -> tuple[list[History], dict[str, list[bytes]]]:
+        """Return them all, that of all steps first; which are told, and what others begin with."""
+        known = [self.main, *self._others.values()] if self.main is not None else []
+        return known, {"told": [*self._told], "restarts": [*self._restarts]}
 
-    def restore(self, found: list[History], told: list[bytes] | None) -> None:
+    def restore(self, found: list[History], told: list[bytes] | None, begun: list[bytes]) -> None:
         """Go on from what `state` returned; older checkpoints do not say what is told."""
+        self._restarts = dict.fromkeys(begun)
         if self.main is not None and found:
             self.main, *others = found
             self._others = {history.digest: history for history in others}

@@ -75,9 +75,9 @@ class Staggered:
     def place(
         self, model: Mapping[str, NDArray], bounds: Mapping[str, float], before: Reference
     ) -> tuple[Placed, Staggered]:
-        """Return the points nearest to tensors within bounds, where float32 has them.
+        """Return the points nearest to tensors within bounds, and where models lie after them.
 
-        And where the models lie once these are sent.
+        Tensors that float32 does not have there are left out.
 
         Args:
             model: to be sent.
@@ -104,10 +104,11 @@ class Staggered:
                 steps[name] = OFF
                 continue
             unit = min(step, last) if last else step / LATTICES
-            if (still := x == anchor).any():  # what is pruned, or does not train, stays there
+            still = x == anchor
+            if still.any():  # what is pruned, or does not train, stays there
                 point[still] = anchor[still]
-                if last and not np.array_equal(still, before.tensor(name, x) == anchor):
-                    unit = min(step, last) / LATTICES
+            if last and not np.array_equal(still, before.tensor(name, x) == anchor):
+                unit /= LATTICES  # for what leaves the anchor, or is back
             points[name], steps[name], grid[name] = point, step, unit
         return Placed(points, {}, grid, overflows=False), replace(self, steps=steps)
 
