@@ -33,6 +33,7 @@ CLIENTS, LENGTH = 3, 5
 FIXED = "sketch:columns=20%,rows=3,fixed=1"
 WAYS: dict[str, dict[str, Any]] = {
     "auto": {},
+    "auto, in a basis": {"policy": "auto+basis"},
     "exact": {"update": "weights", "error_bound": 1e-3},
     "both ways": {"update": "delta+ef", "error_bound": "std:2", "downlink": "std:1"},
     "schedule": {"policy": "schedule:first=std:2,last=std:1", "update": "delta+ef"},
@@ -43,6 +44,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "secure": {"secure_sum": 16, "downlink": "std:1"},
     "secure, in turn": {"secure_sum": 16, "secure_share": 0.25},
     "eigen": {"update": "feedback>eigen>uniform@step:1", "downlink": "step:0.5"},
+    "staggered": {"update": "feedback>eigen>uniform@step:1", "downlink": "staggered:step:0.5"},
     "shifts both ways": {"update": "difference>topk:k=10%", "downlink": "difference>topk:k=10%"},
 }
 

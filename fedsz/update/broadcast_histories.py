@@ -134,7 +134,7 @@ class Histories:
     def restore(self, found: list[History], told: list[bytes] | None, begun: list[bytes]) -> None:
         """Go on from what `state` returned; older checkpoints do not say what is told."""
         self._restarts = dict.fromkeys(begun)
-        if self.main is not None and found:
+        if found:
             self.main, *others = found
             self._others = {history.digest: history for history in others}
             self._told = dict.fromkeys(self._others if told is None else told)
