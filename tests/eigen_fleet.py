@@ -55,6 +55,7 @@ class Fleet:
         **named: Any,
     ) -> None:
         self.contexts: dict[int, Context] = {}
+        self.backwards = False  # whether clients are asked from the last on
         self.told: dict[int, list[str]] = {}  # by client: the chains of its last reply
         self.grid_of = lambda: FedSZGrid(
             self.inner, **{"update": CHAIN, "downlink": "step:0.5", "threshold": 0, **named}
@@ -95,7 +96,8 @@ class Fleet:
     def _to(self, nodes: Sequence[int], messages: Iterable[Message]) -> list[Message]:
         left_out = {c.node_id for i, c in self.contexts.items() if i not in nodes}
         asked = [m for m in messages if m.metadata.dst_node_id not in left_out]
-        return sorted(asked, key=lambda m: m.metadata.dst_node_id)  # whose sums round alike
+        # So sums round alike.
+        return sorted(asked, key=lambda m: m.metadata.dst_node_id, reverse=self.backwards)
 
     def restart(self) -> None:
         """Go on in another Grid, from what this one remembers."""

@@ -32,8 +32,12 @@ def test_clients_that_take_part_in_all_rounds_code_by_one_history() -> None:
     assert len({told[0] for told in seen}) == 3
 
 
-def test_evaluation_between_rounds_takes_no_basis_away() -> None:
-    fleet = Fleet()
+on_lattices = pytest.mark.parametrize("downlink", ["step:0.5", "staggered:step:0.5"])
+
+
+@on_lattices
+def test_evaluation_between_rounds_takes_no_basis_away(downlink: str) -> None:
+    fleet = Fleet(downlink=downlink)
     told = [fleet.run(evaluated=range(4)) for _ in range(3)]
 
     assert all(text.startswith("eigen:of=") for text in [*told[1], *told[2]])
@@ -93,8 +97,9 @@ def test_wrappers_know_the_basis(update: str) -> None:
     assert fleet.replies == 4
 
 
-def test_a_grid_that_goes_on_tells_the_same() -> None:
-    whole, apart = Fleet(), Fleet()
+@on_lattices
+def test_a_grid_that_goes_on_tells_the_same(downlink: str) -> None:
+    whole, apart = Fleet(downlink=downlink), Fleet(downlink=downlink)
     for fleet in (whole, apart):
         fleet.run()
         fleet.run([0, 1, 2])
@@ -109,18 +114,57 @@ def test_a_downlink_that_is_exact_leaves_no_history() -> None:
     assert [fleet.run() for _ in range(2)] == [[NATURAL] * 4] * 2
 
 
+@on_lattices
 @pytest.mark.parametrize("at", range(4))
-def test_a_server_that_goes_on_anywhere_leaves_everybody_the_same_basis(at: int) -> None:
+def test_a_server_that_goes_on_anywhere_leaves_everybody_the_same_basis(
+    at: int, downlink: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also between evaluation and training, of clients that were asked for neither, or for one."""
+    monkeypatch.setattr(broadcast_histories, "MOST_RESTARTS", 1)
     rng = np.random.default_rng(at)
     parts = [(rng.permutation(4)[: rng.integers(1, 5)], rng.permutation(4)[:2]) for _ in range(5)]
-    whole, apart = Fleet(), Fleet()
+    whole, apart = Fleet(downlink=downlink), Fleet(downlink=downlink)
     for i, (trained, evaluated) in enumerate(parts):
         told = [fleet.run(list(trained), evaluated=list(evaluated)) for fleet in (whole, apart)]
 
         assert told[0] == told[1]
         if i >= at:
             apart.restart()
+
+
+@on_lattices
+def test_the_order_in_which_clients_are_asked_changes_no_history(
+    downlink: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for most in ("MOST_RESTARTS", "MOST_HISTORIES"):
+        monkeypatch.setattr(broadcast_histories, most, 1)
+    told = []
+    for backwards in (False, True):
+        fleet, given = Fleet(downlink=downlink), ways(model(), 8)
+        fleet.backwards = backwards
+        for number, reference in enumerate(given):
+            fleet.model = record_of(reference.arrays)
+            fleet.run([(number + i * i) % 4 for i in range(3)])
+            told.append((number, dict(sorted(fleet.told.items()))))
+
+    assert told[: len(given)] == told[len(given) :]
+
+
+def test_a_broadcast_that_moves_nothing_shows_nothing() -> None:
+    """Clients that hold its model are sent nothing, and so count no broadcast."""
+    how = CompressionConfig(update=CHAIN, downlink="abs:1e-3", threshold=0)
+    broadcast = Broadcast(how, feedback=False)
+    first, second = ways(model(), 1)
+    for arrays in (first.arrays, second.arrays):
+        broadcast.put(arrays, reference=True)
+    held, main = broadcast.model, broadcast.histories.main
+    assert held is not None
+    assert main is not None
+    broadcast.put({name: x + x.dtype.type(1e-6) for name, x in held.arrays.items()}, reference=True)
+
+    assert broadcast.model is not None
+    assert broadcast.model.digest == held.digest
+    assert broadcast.history(held.digest, main.digest) is main
 
 
 @contextmanager
