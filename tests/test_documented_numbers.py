@@ -146,8 +146,8 @@ SENTENCES = [
     ),
     Sentence(
         "docs/eigen.md",
-        "together, `auto+basis` sends N to N % more bytes than `auto`",
-        rows.added_both_ways_by_a_basis,
+        "together, `auto+basis` sends N and N % fewer bytes than `auto` on `cnn`, and N % more on",
+        rows.saved_both_ways_by_a_basis,
     ),
     Sentence(SAVINGS, "the mean factor of a run was N to N", rows.guarded),
     Sentence(PAPER, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
