@@ -242,9 +242,7 @@ def in_a_basis(row: Row) -> list[float]:
 
 
 def saved_both_ways_by_a_basis() -> list[float]:
-    """Percent of all bytes of `auto` that a basis takes fewer on both federations of `cnn`, and more
-    on the GPT.
-    """
+    """Percent of all bytes of `auto` that a basis takes fewer on `cnn`, and more on the GPT."""
     found = []
     for of in OF_EIGEN:
         (plain,), (turned,) = (told("total", way, "eigen", **of) for way in ("auto", "auto+basis"))

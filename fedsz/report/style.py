@@ -109,7 +109,7 @@ def files(chart: Chart) -> dict[str, bytes]:
     """Return a chart as files, by their suffix: all panels, and where the numbers come from."""
     across = min(COLUMNS, len(chart.panels))
     down = math.ceil(len(chart.panels) / across)
-    note = textwrap.wrap(chart.provenance, 88 * across)
+    note = textwrap.wrap(chart.provenance, 80 * across)
     top = 0.32 + 0.14 * len(note)
     height = down * max(panel.height for panel in chart.panels) + top
     with drawing(fonttype="path", hashsalt=chart.name):
