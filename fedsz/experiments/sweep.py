@@ -81,11 +81,11 @@ class Sweep:
         jobs = max(min(self.config.jobs, len(self.pending)), 1)
         each = max(1, threads() // jobs)
         # Each run goes to one thread, and each thread ends by a None of its own.
-        todo: deque[RunConfig | None] = deque([*self.pending, *jobs * [None]])
+        waiting: deque[RunConfig | None] = deque([*self.pending, *jobs * [None]])
         told: queue.SimpleQueue[tuple[RunConfig, RoundRecord | Finished]] = queue.SimpleQueue()
 
         def work(worker: _Worker) -> None:
-            for run in iter(todo.popleft, None):
+            for run in iter(waiting.popleft, None):
                 try:
                     for news in worker.run(run):
                         told.put((run, news))
