@@ -17,7 +17,7 @@ from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.methods.state import flat
 from fedsz.update import config
-from fedsz.update.ahead import ahead_of
+from fedsz.update.ahead import HEAD_START, ahead_of
 from fedsz.update.client_update import coded_update
 from fedsz.update.config import CompressionConfig
 from fedsz.update.instructions import Instructions
@@ -45,7 +45,7 @@ def test_training_begins_with_the_model_and_the_residual_that_is_left_of_it(
     assert begun.keys() == sent.keys()
     for name, x in begun.items():
         assert x.dtype == dtype
-        share = 0.25 if how.chain is None else 1.0
+        share = HEAD_START * (0.25 if how.chain is None else 1.0)
         np.testing.assert_allclose(x, sent[name] + share * left[name], rtol=1e-6)
 
 
@@ -163,7 +163,8 @@ def test_apps_begin_ahead_by_default_and_test_the_model_itself(
         for name, a in x.items():
             left = [r for key, r in residuals[client].items() if key.endswith(name) and r.ndim]
             held = to_arrays(record)[name]
-            expected = held + next((r for r in left if r.shape == a.shape), np.float32(0))
+            residual = next((r for r in left if r.shape == a.shape), np.float32(0))
+            expected = held + np.float32(HEAD_START) * residual
             assert np.array_equal(a, expected)
         return {k: a + rng.normal(0, 0.01, a.shape).astype(a.dtype) for k, a in x.items()}
 

@@ -13,6 +13,7 @@ from fedsz.arrays import NDArray
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.differential_privacy import under_privacy
 from fedsz.flower.local_noise import LocalNoise
+from fedsz.update.ahead import HEAD_START
 from fedsz.update.config import CompressionConfig
 from tests.eigen_fleet import model
 from tests.federation import app_of, around, record_of, to_arrays
@@ -128,7 +129,7 @@ def test_clients_that_clip_begin_with_the_model_and_send_what_they_have_clipped(
     for _ in range(3):
         client.train()
     assert client.ahead[0] == 0
-    assert min(client.ahead[1:]) > C
+    assert min(client.ahead[1:]) > HEAD_START * C
     assert client.residual
 
     for _ in range(2):
@@ -170,7 +171,7 @@ def test_clients_that_add_noise_begin_with_the_model(
     LocalNoise(C, 0.1).write(asks)
     for _ in range(3):
         client.train(asks)
-    assert client.ahead[1] > C
+    assert client.ahead[1] > HEAD_START * C
     assert client.ahead[2:] == [0, 0, 0]
     for name in model():  # what came of the rounds with noise, and is left, has gone through it
         steps = [
@@ -195,7 +196,7 @@ def test_what_a_mod_clips_and_noises_is_all_that_anybody_learns(policy: str) -> 
     client = Client(LocalDpMod(C, 0.01, 1.0, 0.01), policy=policy)
     for _ in range(8):
         client.train()
-    assert min(client.ahead[1:]) > C / 2
+    assert min(client.ahead[1:]) > HEAD_START * C / 2
     noise = 0.01 * np.sqrt(2 * np.log(1.25 / 0.01)) * np.sqrt(sum(x.size for x in model().values()))
     assert max(map(norm_of, client.steps)) < 1.1 * np.hypot(C, noise)
 

@@ -66,7 +66,7 @@ def test_auto_starts_fine_and_grows_with_the_rounds_that_are_over_to_a_limit() -
     late, far = (decide("auto", learning(n)) for n in (39, 999))
     allowed, allowed_down = UP, ALLOWED[2][2]
 
-    assert up(decide("auto")) == bounds[0] == pytest.approx(START * allowed)
+    assert up(decide("auto")) == bounds[0] == pytest.approx(START[0] * allowed)
     assert all(a <= b for a, b in itertools.pairwise(bounds))
     assert bounds[SHORT - 1] == pytest.approx(allowed)
     assert bounds[11] == pytest.approx(12 / SHORT * allowed)
@@ -157,22 +157,25 @@ def test_auto_stays_fine_until_a_model_has_learned_anything(told: History) -> No
 
     bounds = [up(decide("auto", flat[:n])) for n in range(1, len(flat) + 1)]
 
-    assert bounds[0] == pytest.approx(START * UP)
-    assert bounds[1:PATIENCE] == pytest.approx((PATIENCE - 1) * [HELD * UP])
+    assert bounds[0] == pytest.approx(START[0] * UP)
+    assert bounds[1:PATIENCE] == pytest.approx((PATIENCE - 1) * [HELD * START[0] * UP])
     assert bounds[PATIENCE] == pytest.approx((PATIENCE + 1) / SHORT * UP)
     assert "nothing learned yet" in decide("auto", flat[:3]).why
-    third = START + (1 - START) * 2 / RAMP
+    third = START[0] + (1 - START[0]) * 2 / RAMP
     assert up(decide("auto", told(curve(0.1, 0.1, 0.14)))) == pytest.approx(third * UP)
     # Nobody knows what was before round 1.
-    assert up(decide("auto", told(curve(0.1, 0.1, 0.1))[1:])) > HELD * UP
-    assert up(decide("auto", [row(0, None, 2.3), *told(curve(0.1, 0.1, 0.1))[1:]])) > HELD * UP
+    assert up(decide("auto", told(curve(0.1, 0.1, 0.1))[1:])) > HELD * START[0] * UP
+    assert (
+        up(decide("auto", [row(0, None, 2.3), *told(curve(0.1, 0.1, 0.1))[1:]]))
+        > HELD * START[0] * UP
+    )
 
 
 def test_a_loss_that_is_not_finite_has_learned_nothing_and_one_of_zero_all() -> None:
     start = row(0, None, 2.3)
     diverged = decide("auto", [start, row(1, None, None, diverged=True)])
     assert "nothing learned yet" in diverged.why
-    assert up(diverged) == pytest.approx(HELD * UP / 2)  # the guard, too
+    assert up(diverged) == pytest.approx(HELD * START[0] * UP / 2)  # the guard, too
     assert "nothing" not in decide("auto", [start, row(1, None, 0.0)]).why
     # Nobody knows what a finite loss was before one that is not.
     odd = row(0, None, None, diverged=True)

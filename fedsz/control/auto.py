@@ -4,17 +4,17 @@ Updates go as differences with error feedback, within a multiple of the root mea
 they are: each client's of its own step, the server's of its own, so that neither a server's
 optimiser nor the scale of a tensor misleads it. What feedback holds back is late, not lost, and a
 bound of K steps makes it some K / sqrt(3) rounds late. That costs as much as training so many
-rounds less: much while a model takes off, little late in a long run. So the bound starts at half
+rounds less: much while a model takes off, little late in a long run. So the bound starts at a part
 of what ten rounds can afford, and beyond them grows with the rounds that are over. That of updates
 doubles at most: what clients hold back is noise in the model, too, which is as harmful in round 60
-as in round 15. Clients begin ahead of the model, by what they hold back, so that a bound costs
-less. Beyond ten rounds `uniform` shrinks what it codes, too: that leaves less of it, but all of it
-late, which costs more than it saves while a model takes off. What a client
-holds back waits until it is asked again: where few of many are asked, only those rounds count that
-a client took part in. As long as a model has learned nothing, what is late holds up its start, and
-bounds stay fine. On the downlink lattices are staggered, so that the bound is of what clients hold
-on average. Where clients report that they are further behind, or the metric falls, it
-tightens. docs/results/savings.md has the measurements.
+as in round 15. Clients begin ahead of the model, by part of what they hold back, so that a bound
+costs less. Beyond ten rounds `uniform` shrinks what it codes, too: that leaves less of it, but all
+of it late, which costs more than it saves while a model takes off. What a client holds back waits
+until it is asked again: where few of many are asked, only those rounds count that a client took
+part in. As long as a model has learned nothing, what is late holds up its start, and bounds stay
+fine. On the downlink lattices are staggered, so that the bound is of what clients hold on average.
+Where clients report that they are further behind, or the metric falls, it tightens.
+docs/results/savings.md has the measurements.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from fedsz.update.config import DELTA_EF, STAGGERED, CompressionConfig
 # What a tolerance allows: from so many points on, the bounds of updates and of the model's way
 # down, both in root mean squares of the step that they are of.
 ALLOWED: Final = (
-    (0.0, 0.6, 0.3),
-    (0.25, 0.9, 0.45),
-    (0.5, 1.2, 0.6),
-    (1.0, 1.8, 0.9),
-    (2.0, 3.0, 1.5),
+    (0.0, 0.9, 0.3),
+    (0.25, 1.35, 0.45),
+    (0.5, 1.8, 0.6),
+    (1.0, 2.7, 0.9),
+    (2.0, 4.5, 1.5),
 )
 # The step of a broadcast is rounded down to a power of two times its first (fedsz.update.lattice):
 # by half at most, and by this on average.
 ROUNDING: Final = math.sqrt(2)
-START: Final = 0.5  # of it in the first round,
+START: Final = 1 / 3, 0.5  # of it in the first round: of updates, and of the model;
 RAMP: Final = 5  # all of it after so many more,
 SHORT: Final = 10  # and beyond so many rounds, in proportion to them,
 MOST: Final = 2.0, 10.0  # up to so many times of it: of updates, and of the model
-AHEAD: Final = 1.2  # times as wide as for clients that begin with the model: bounds of updates
+AHEAD: Final = 1.5  # times as wide as for clients that begin with the model: bounds of updates
 SHRINK: Final = 0.25  # of `uniform` after those, unless it has one
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
 SLACK: Final = 1.5  # times as late as that, and it tightens
 LEAST: Final = 0.25  # of the bound that it would be otherwise
 # Until so large a gain since round 0, of accuracy or of the loss as a share of itself, a model has
-# learned nothing, and after the first round takes no more of what is allowed than HELD, up to round
+# learned nothing, and after the first round takes no more than HELD of what that had, up to round
 # PATIENCE: a tuned model may never gain that much.
 LEARNED: Final = 0.03
-HELD: Final = 0.25
+HELD: Final = 0.5
 PATIENCE: Final = 10
 # Tightens where the metric falls, and comes back, also where the loss never gets better again since
 # the model overfits. That it stays where it is is no reason: what is late holds nothing up.
@@ -98,8 +98,10 @@ class Auto(Rule):
         turn = min(self._turns + 1, number)
         rarely = f" in turn {turn:.3g} of a client" if turn < number else ""
         held, unlearned = self._learning.held
-        grown = min(share_of_allowed(turn), MOST[0], held)
-        grown_down = min(share_of_allowed(number), MOST[1], held)
+        grown, grown_down = (
+            min(share_of_allowed(when, start), most, held * start)
+            for when, start, most in zip((turn, number), START, MOST, strict=True)
+        )
         codec = shrinking(decision.config) if turn > SHORT else decision.config.codec
         behind, late = eased_by_lag(self._last)
         # Rounded, for people and for machines whose last bits differ.
@@ -140,9 +142,9 @@ def not_ahead(config: CompressionConfig) -> CompressionConfig:
     return config.replace(ahead=False, error_bound=str(config.bound.scaled(1 / AHEAD)))
 
 
-def share_of_allowed(number: float) -> float:
-    """Return how much of what is allowed round ``number`` takes; from 1."""
-    ramp = START + (1 - START) * (number - 1) / RAMP
+def share_of_allowed(number: float, start: float) -> float:
+    """Return how much of what is allowed round ``number`` takes, from 1; the first takes start."""
+    ramp = start + (1 - start) * (number - 1) / RAMP
     return max(min(ramp, 1.0), number / SHORT)
 
 
@@ -185,7 +187,7 @@ class Learning:
 
     @property
     def held(self) -> tuple[float, str]:
-        """How much of what is allowed the next round may take, at most; and why."""
+        """How much of what the first round had the next may have, at most; and why."""
         gain = self._accuracy if self._has_accuracy else self._share
         if self._rounds > PATIENCE or not gain.is_known or gain.gained >= LEARNED:
             return math.inf, ""

@@ -276,7 +276,7 @@ def _begin_ahead(
     told: Instructions,
     state: ClientState,
 ) -> None:
-    """Have the app begin with what it has not sent yet, where the server says so."""
+    """Have the app begin with part of what it has not sent yet, where the server says so."""
     kept = state.residual_keys()
     for key, model in sent.items():
         # A client may call its only model otherwise.

@@ -160,8 +160,8 @@ class RunConfig:
         COMPRESSION, (*ALONE, COMPRESS))
     decay: float = option(DEFAULT.decay, "With delta+ef: factor of a client's residual for each "
         "round that it waits, 0 to 1.", COMPRESSION, SHARED, low=0, high=1)
-    ahead: bool = option(DEFAULT.ahead, "With error feedback: clients begin to train with what "
-        "they have not sent yet.", COMPRESSION, SHARED)
+    ahead: bool = option(DEFAULT.ahead, "With error feedback: clients begin to train with part "
+        "of what they have not sent yet.", COMPRESSION, SHARED)
     downlink: str = option("", "Model that clients receive: exact, within a bound such as std:1, "
         "or by a chain of differences such as 'difference>topk'. With staggered:step:0.6 it is "
         "one of five. Default: exact, if the policy is fixed.", COMPRESSION, SHARED)

@@ -128,8 +128,8 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
             were sent), "delta+ef" (with error feedback) or that difference by a chain of methods,
             as `fedsz.methods.parse` reads it, in place of bound and codec.
         decay: what a residual is multiplied with for each round that it waits, in [0, 1].
-        ahead: whether clients begin to train with what they have not sent yet added to the model,
-            where they feed that back; see `fedsz.update.ahead`.
+        ahead: whether clients begin to train with part of what they have not sent yet added to the
+            model, where they feed that back; see `fedsz.update.ahead`.
         downlink: "exact", the error bound of the model that clients are sent, or the chain that
             codes how it differs from the one that they hold, such as "difference>topk". With
             "staggered:" before a bound of a step it is of what clients are sent on average; see
