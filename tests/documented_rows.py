@@ -242,13 +242,13 @@ def in_a_basis(row: Row) -> list[float]:
 
 
 def saved_both_ways_by_a_basis() -> list[float]:
-    """Percent of all bytes of `auto` that a basis takes fewer on `cnn`, and more on the GPT."""
+    """Percent of all bytes of `auto` that a basis takes more, fewer and more on the tasks."""
     found = []
     for of in OF_EIGEN:
         (plain,), (turned,) = (told("total", way, "eigen", **of) for way in ("auto", "auto+basis"))
         found.append(100 * (1 - plain / turned))
-    *fewer, last = found
-    return [*fewer, -last]
+    four, ten, gpt = found
+    return [-four, ten, -gpt]
 
 
 def energy_in_a_tenth(row: Row) -> list[float]:
