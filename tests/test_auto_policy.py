@@ -12,6 +12,8 @@ import pytest
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.auto import (
+    AHEAD,
+    ALIKE,
     ALLOWED,
     HELD,
     LEAST,
@@ -22,6 +24,7 @@ from fedsz.control.auto import (
     SHORT,
     SHRINK,
     START,
+    not_ahead,
 )
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.update.config import CompressionConfig
@@ -85,6 +88,17 @@ def test_auto_has_clients_begin_ahead_and_uniform_shrink_in_long_runs() -> None:
     assert told("uniform:effort=9").codec == f"uniform:effort=9,shrink={SHRINK}"
     assert told("uniform:shrink=0.1").codec == "uniform:shrink=0.1"
     assert told("szx").codec == "szx"
+
+
+def test_clients_without_a_head_start_have_bounds_that_cost_as_little() -> None:
+    first, later = (decide("auto", learning(n)).config for n in (0, SHORT - 1))
+
+    assert not_ahead(first).bound.value == ALIKE
+    assert not_ahead(later).bound.value == pytest.approx(UP / AHEAD)
+    assert not not_ahead(later).begins_ahead
+    fine = later.replace(error_bound="step:0.3")
+    assert not_ahead(fine).bound == fine.bound
+    assert not_ahead(not_ahead(later)) == not_ahead(later)
 
 
 def asked(rounds: int, clients: int, each: int) -> list[RoundRecord]:
