@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +57,7 @@ class Case:
         points: of accuracy that the wrapped run may lose.
         passes: what passes through as it is, and why; "" where all is compressed.
         clients: how many there are.
+        options: of `FedSZGrid`, what docs/flower.md advises for it.
     """
 
     name: str
@@ -65,12 +66,14 @@ class Case:
     points: float = 1.5
     passes: str = ""
     clients: int = CLIENTS
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def run(
         self, *, wrapped: bool, rounds: int = ROUNDS, seed: int = 0, bound: str | None = None
     ) -> Outcome:
         """Run it in this process, plain or with fedsz's two lines, and by its default bounds.
 
+        A bound takes the place of the case's options.
         Clients find the seed in their run_config.
         """
         # Flower samples nodes, and draws the noise of DP, from the global generators.
@@ -79,21 +82,24 @@ class Case:
         nodes = [{"partition-id": i, "num-partitions": self.clients} for i in range(self.clients)]
         app = self.app([FedSZMod()] if wrapped else [])
         grid = LocalGrid(app, nodes, {"seed": seed})
-        return outcome(self.serve, grid, wrapped=wrapped, rounds=rounds, seed=seed, bound=bound)
+        options = self.options if bound is None else {"error_bound": bound}
+        return outcome(self.serve, grid, options if wrapped else None, rounds=rounds, seed=seed)
 
 
 def outcome(
     serve: ServerSide,
     grid: Grid,
+    options: Mapping[str, Any] | None,
     *,
-    wrapped: bool,
     rounds: int,
     seed: int = 0,
-    bound: str | None = None,
 ) -> Outcome:
-    """Run a server's side on a Grid, plain or with fedsz's line, and count what crosses it."""
+    """Run a server's side on a Grid, and count what crosses it.
+
+    It is wrapped in a `FedSZGrid` with these options, and plain where they are None.
+    """
     counting = Watched(grid)
-    ours = FedSZGrid(counting, bound) if wrapped else counting
+    ours = counting if options is None else FedSZGrid(counting, **options)
     with threadpool_limits(1):  # matrices this small are not worth a second thread
         score = serve(ours, rounds, seed)
     traffic = ours.take_traffic() if isinstance(ours, FedSZGrid) else Traffic()

@@ -13,11 +13,12 @@ from flwr.serverapp.strategy import FedAvg
 
 import fedsz
 from fedsz import codecs
+from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.methods.state import flat
 from fedsz.update import config
-from fedsz.update.ahead import HEAD_START, ahead_of
+from fedsz.update.ahead import ahead_of, head_start
 from fedsz.update.client_update import coded_update
 from fedsz.update.config import CompressionConfig
 from fedsz.update.instructions import Instructions
@@ -45,8 +46,24 @@ def test_training_begins_with_the_model_and_the_residual_that_is_left_of_it(
     assert begun.keys() == sent.keys()
     for name, x in begun.items():
         assert x.dtype == dtype
-        share = HEAD_START * (0.25 if how.chain is None else 1.0)
+        share = head_start(how.bound) * (0.25 if how.chain is None else 1.0)
         np.testing.assert_allclose(x, sent[name] + share * left[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bound", "share"),
+    [
+        ("step:0.6", 1.0),
+        ("step:1.8", 0.4),
+        ("step:3.6", 0.2),
+        ("step:1e30", 0.0),
+        ("rel:1e-2", 0.4),
+    ],
+)
+def test_the_finer_the_bound_the_more_of_a_residual_training_begins_with(
+    bound: str, share: float
+) -> None:
+    assert head_start(ErrorBound.of(bound)) == pytest.approx(share, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +166,12 @@ def test_apps_begin_ahead_by_default_and_test_the_model_itself(
     contexts: dict[int, Context] = {}
     begun: list[tuple[int, Arrays, Arrays]] = []  # client, the model that it holds, what it gets
     residuals: dict[int, Arrays] = {}
+    told: dict[int, ErrorBound] = {}
 
     def note(client: int, message: Message, context: Context) -> None:
         contexts[client] = context
+        instructions = message.content.config_records["fedsz"]
+        told[client] = ErrorBound.of(str(instructions["error-bound"]))
         kept = context.state.get("fedsz.residual.arrays")
         residuals[client] = to_arrays(kept) if isinstance(kept, ArrayRecord) else {}
 
@@ -164,7 +184,7 @@ def test_apps_begin_ahead_by_default_and_test_the_model_itself(
             left = [r for key, r in residuals[client].items() if key.endswith(name) and r.ndim]
             held = to_arrays(record)[name]
             residual = next((r for r in left if r.shape == a.shape), np.float32(0))
-            expected = held + np.float32(HEAD_START) * residual
+            expected = held + np.float32(head_start(told[client])) * residual
             assert np.array_equal(a, expected)
         return {k: a + rng.normal(0, 0.01, a.shape).astype(a.dtype) for k, a in x.items()}
 
