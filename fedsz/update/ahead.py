@@ -29,7 +29,7 @@ from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
 
 # What is added of a residual, times the bound in steps; docs/results/savings.md has what others
-# cost. Where bounds are of something else, as at one of `TYPICAL` steps.
+# cost. Where bounds are of something else, it is as at one of `TYPICAL` steps.
 REACH: Final = 0.72
 TYPICAL: Final = 1.8
 NEAR: Final = 0.5  # times as far from 0 as from where training began, at most: what is a step
