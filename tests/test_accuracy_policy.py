@@ -72,6 +72,16 @@ def test_it_loosens_on_track_and_tightens_behind_and_when_stuck() -> None:
     assert factor_after(Accuracy(low=0.25), [*rising, *[behind] * 9], 0.5) == 0.25
 
 
+def test_a_fall_may_have_to_be_confirmed_by_as_many_rounds() -> None:
+    rising, fallen = [row(i, 0.1 * i, None) for i in range(6)], [row(6, 0.2, None)] * 3
+    swinging = [*rising, *(row(6 + i, 0.2 if i % 2 else 0.5, None) for i in range(9))]
+    loop = Accuracy(down=2.0, high=1.0, patience=99, confirm=2)
+
+    assert [factor_after(loop, [*rising, *fallen[:n]], 0.5) for n in range(4)] == [1, 1, 0.5, 0.25]
+    assert factor_after(loop, swinging, 0.5) == 1
+    assert factor_after(loop, [*rising, row(6, math.nan, None)], 0.5) == 0.5
+
+
 def test_without_a_loss_it_goes_by_the_accuracy_and_failed_rounds_say_nothing() -> None:
     loop = Accuracy(up=1.5, down=2.0)
     history = [row(0, 0.1, None), row(1, 0.3, None), row(2, 0.5, None)]

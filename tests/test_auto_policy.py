@@ -147,8 +147,9 @@ def test_auto_takes_overfitting_for_no_harm() -> None:
     allowed = [up(decide("auto", learning(n))) for n in range(100)]
 
     assert sum(bounds) > 0.95 * sum(allowed)
-    fallen = [*history, row(101, history[-1].accuracy - 0.1, history[-1].loss + 0.5)]
-    assert up(decide("auto", fallen)) == pytest.approx(allowed[-1] / 2, rel=1e-3)
+    fallen = [row(i, history[-1].accuracy - 0.1, history[-1].loss + 0.5) for i in (101, 102)]
+    assert up(decide("auto", [*history, fallen[0]])) == pytest.approx(allowed[-1], rel=1e-3)
+    assert up(decide("auto", [*history, *fallen])) == pytest.approx(allowed[-1] / 2, rel=1e-3)
 
 
 def curve(*accuracies: float) -> list[RoundRecord]:

@@ -6,11 +6,12 @@ something; a round that nobody measured does not count:
 
 - *on track*: better than the best by more than the noise. The bound grows by ``up``.
 - *behind*: worse by more than the noise, with the accuracy below its own best by more than the
-  tolerance and three times its noise; or not finite. The bound shrinks by ``down``. A loss that
-  grows while the accuracy stays is overfitting, which no bound helps against; and the best of many
-  noisy rounds is always better than the last. Where there is no accuracy, nothing tells overfitting
-  from harm: then the loss must stay within the same limits of the better of round 0 and the last
-  `LATELY` rounds. A point is a hundredth of the loss, and nothing where losses are not above 0.
+  tolerance and three times its noise, ``confirm`` rounds in a row; or not finite. The bound shrinks
+  by ``down``. A loss that grows while the accuracy stays is overfitting, which no bound helps
+  against; and the best of many noisy rounds is always better than the last. Where there is no
+  accuracy, nothing tells overfitting from harm: then the loss must stay within the same limits of
+  the better of round 0 and the last `LATELY` rounds. A point is a hundredth of the loss, and
+  nothing where losses are not above 0.
 - *stuck*: not on track for ``patience`` rounds. The bound shrinks by ``down``.
 
 Noise is what second differences of the metric leave: they are blind to a steady rise. Those of
@@ -47,6 +48,7 @@ class Accuracy(Rule):
         low, high: limits of the factor, around 1.
         noise: how many standard deviations of the metric's noise mean something.
         patience: rounds without progress until the bound is tightened.
+        confirm: rounds in a row whose accuracy is behind until the bound is tightened.
         ease: the factor's step while it is neither on track nor behind, from 1 to ``up``.
         factor: of the bounds, which no worse last round makes larger.
         told: what the last round said, for people.
@@ -64,6 +66,7 @@ class Accuracy(Rule):
     noise: float = setting(1.0, 0, above=True)
     patience: int = setting(3, 1)
     ease: float = setting(1.0, 1)
+    confirm: int = setting(1, 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,6 +78,7 @@ class Accuracy(Rule):
         self._metric, self._accuracy, self._share = Scores(), Scores(), Scores()
         self._positive = True  # whether all losses are: only then they have shares
         self._since = 0  # rounds since the last that was on track
+        self._fallen = 0  # rounds in a row whose accuracy was
 
     def observe(self, seen: RoundRecord, /) -> None:
         """Compare a round with those before, if it was measured."""
@@ -107,9 +111,10 @@ class Accuracy(Rule):
         noise = self.noise * self._metric.noise
         rise = metric - self._metric.best if math.isfinite(metric) else -math.inf
         self._since = 0 if rise > noise else self._since + 1
+        is_behind = rise == -math.inf or self._is_behind(metric, noise, accuracy, share)
         if rise > noise:
             factor, verdict = self.factor * self.up, "on track"
-        elif rise == -math.inf or self._is_behind(metric, noise, accuracy, share):
+        elif is_behind:
             factor, verdict = self.factor / self.down, "behind"
         elif self._since >= self.patience:
             factor, verdict, self._since = self.factor / self.down, "stuck", 0
@@ -122,7 +127,9 @@ class Accuracy(Rule):
         known, tolerance = self._accuracy, self.tolerance / 100
         if max(known.best, accuracy) > -math.inf:
             fallen = metric - self._metric.best < -noise
-            return fallen and accuracy < known.least(known.best, tolerance)
+            fallen &= accuracy < known.least(known.best, tolerance)
+            self._fallen = self._fallen + 1 if fallen else 0
+            return self._fallen >= self.confirm
         if self._positive:
             return share < self._share.least(self._share.lately, tolerance)
         return metric < self._metric.least(self._metric.lately, 0.0)

@@ -59,9 +59,12 @@ LEAST: Final = 0.25  # of the bound that it would be otherwise
 LEARNED: Final = 0.03
 HELD: Final = 0.5
 PATIENCE: Final = 10
-# Tightens where the metric falls, and comes back, also where the loss never gets better again since
-# the model overfits. That it stays where it is is no reason: what is late holds nothing up.
-GUARD: Final = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0, patience=1_000_000, ease=1.1)
+# Tightens where the metric falls for two rounds in a row, for single rounds do so in uncompressed
+# runs, too. And comes back, also where the loss never gets better again since the model overfits.
+# That it stays where it is is no reason: what is late holds nothing up.
+GUARD: Final = Accuracy(
+    up=1.5, down=2.0, low=0.5, high=1.0, patience=1_000_000, ease=1.1, confirm=2
+)
 
 
 @dataclass
