@@ -353,21 +353,21 @@ def of_nvflare(row: Row) -> list[float]:
     return [line.seeds, line.up, line.down, line.both, 100 * line.points]
 
 
-def guarded() -> list[float]:
-    """Least and largest mean factor of `auto`'s guard in runs of a hundred clients."""
+def guarded(codec: str = "uniform", confirm: int = GUARD.confirm) -> list[float]:
+    """Least and largest mean factor of `auto`'s guard with the metrics of a hundred clients."""
     table = pq.read_table(ROOT / "docs" / "results" / "hundred.parquet")
     found: dict[str, list[RoundRecord]] = {}
     for row in sorted(table.to_pylist(), key=lambda row: row["round"]):
-        if row["policy"] == "auto":
+        if (row["policy"] == "auto") == (codec == "uniform") and row["codec"] == codec:
             seen = {name: row[name] for name in ("round", "replies", "accuracy", "loss")}
             found.setdefault(row["run"], []).append(RoundRecord(**seen))
-    factors = [geometric_mean(factors_of(history[:-1])) for history in found.values()]
+    factors = [geometric_mean(factors_of(history[:-1], confirm)) for history in found.values()]
     return [min(factors), max(factors)]
 
 
-def factors_of(history: Sequence[RoundRecord]) -> Iterator[float]:
+def factors_of(history: Sequence[RoundRecord], confirm: int) -> Iterator[float]:
     """The guard's factor after each round."""
-    guard = replace(GUARD, tolerance=0.5)
+    guard = replace(GUARD, tolerance=0.5, confirm=confirm)
     for seen in history:
         guard.observe(seen)
         yield guard.factor

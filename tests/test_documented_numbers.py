@@ -161,6 +161,11 @@ SENTENCES = [
         rows.saved_both_ways_by_a_basis,
     ),
     Sentence(SAVINGS, "the mean factor of a run was N to N", rows.guarded),
+    Sentence(
+        SAVINGS,
+        "In these tasks' uncompressed runs it would be N to N, and N to N if one round were enough",
+        lambda: rows.guarded("raw") + rows.guarded("raw", 1),
+    ),
     Sentence(PAPER, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
     Sentence(PAPER, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
     Sentence(PAPER, "range swallows them: N to N points", rows.swallowed),
