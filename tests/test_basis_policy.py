@@ -27,7 +27,7 @@ def test_basis_has_the_bounds_and_the_codec_of_the_rules_before(rounds: int) -> 
 
 
 def test_auto_tightens_what_the_basis_takes() -> None:
-    history = [*learning(8), row(9, 0.1, 3.0), row(10, 0.1, 3.0)]
+    history = [*learning(7), row(8, 0.1, 3.0), row(9, 0.1, 3.0)]
 
     usual, behind = (decide("auto+basis", history[:n]).config.update for n in (-1, None))
 
