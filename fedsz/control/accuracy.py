@@ -78,7 +78,8 @@ class Accuracy(Rule):
         self._metric, self._accuracy, self._share = Scores(), Scores(), Scores()
         self._positive = True  # whether all losses are: only then they have shares
         self._since = 0  # rounds since the last that was on track
-        self._fallen = 0  # rounds in a row whose accuracy was
+        self._fallen = 0  # rounds in a row whose accuracy has
+        self._least = -math.inf, -math.inf  # what metric and accuracy may be, at least
 
     def observe(self, seen: RoundRecord, /) -> None:
         """Compare a round with those before, if it was measured."""
@@ -126,8 +127,9 @@ class Accuracy(Rule):
     def _is_behind(self, metric: float, noise: float, accuracy: float, share: float) -> bool:
         known, tolerance = self._accuracy, self.tolerance / 100
         if max(known.best, accuracy) > -math.inf:
-            fallen = metric - self._metric.best < -noise
-            fallen &= accuracy < known.least(known.best, tolerance)
+            if not 0 < self._fallen < self.confirm:  # else a fall could excuse the next
+                self._least = self._metric.best - noise, known.least(known.best, tolerance)
+            fallen = metric < self._least[0] and accuracy < self._least[1]
             self._fallen = self._fallen + 1 if fallen else 0
             return self._fallen >= self.confirm
         if self._positive:
