@@ -92,8 +92,9 @@ from fedsz.secagg.messages import *
 
 sys.setswitchinterval(1e-6)
 x, one = bytes(32), Advert(bytes(32), 1, bytes(32), bytes(32), bytes(32))
+pair = SealedPair(bytes(94), (x, x))
 told = [
-    Terms(x, 8, 10, Assumptions()), Roster(x, (one,)), SealedShares(x, {1: bytes(94)}), one,
+    Terms(x, 8, 10, Assumptions()), Roster(x, (one,)), SealedShares(x, {1: pair}), one,
     MaskedInput(x, x, (1,), memoryview(b"x")), Survivors(x, (1, 2)), Consent(x, b"x"),
     Consents(x, {1: b"x"}), Revealed(x, {1: bytes(33)}, {}),
 ]

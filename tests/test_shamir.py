@@ -7,9 +7,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsz.errors import AbortedRound
 from fedsz.secagg import shamir
-from fedsz.secagg.recovery import recover
 
 # RFC 9591, appendix E: secret, coefficient, shares at 1 to 3; of Ed25519 little-endian.
 P256 = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -95,26 +93,6 @@ def test_fewer_shares_fit_any_secret(secret: int, other: int, threshold: int) ->
     completed = {**shares, threshold: shamir.value_at(threshold, places)}
 
     assert shamir.combine(completed) == other
-
-
-def test_wrong_shares_are_found() -> None:
-    shares = shamir.split(5, range(1, 12), 6)
-    shares[2] += 1
-    shares[7] = 0
-
-    found, wrong = recover(shares, 6, (5).to_bytes(32, "little"), lambda secret: secret)
-
-    assert found == (5).to_bytes(32, "little")
-    assert wrong == {2, 7}
-
-
-@pytest.mark.parametrize("count", [5, 6, 9])
-def test_too_many_wrong_shares_are_too_many(count: int) -> None:
-    shares = shamir.split(5, range(1, count + 1), 6)
-    wrong = shamir.split(6, range(1, 5), 6)
-
-    with pytest.raises(AbortedRound):
-        recover({**shares, **wrong}, 6, (5).to_bytes(32, "little"), lambda secret: secret)
 
 
 def _is_prime(n: int) -> bool:

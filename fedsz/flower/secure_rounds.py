@@ -247,17 +247,20 @@ class SecureRounds:
 
     def _judge(self, server: SecureServer) -> None:
         """Leave out of later rounds who has lied about shares in this one."""
-        if not server.disputes:
+        if not server.disputes and not server.liars:
             return
         plan = server.members.plan
         counts = server.total is not None
         corrupt = most_corrupt(len(self._asked), self._options.assumed)
-        named = self._disputes.judge(server.disputes, plan.near, corrupt, counts=counts)
-        pairs = [f"{owner} to {holder}" for owner, holder in sorted(server.disputes)]
-        told = ", ".join(pairs[:_TOLD]) + (" and so on" if len(pairs) > _TOLD else "")
+        named = self._disputes.judge(
+            server.disputes, plan.near, corrupt, counts=counts, liars=server.liars
+        )
+        wrong = [f"{owner} to {holder}" for owner, holder in sorted(server.disputes)]
+        wrong += [f"{liar} for certain" for liar in sorted(server.liars)]
+        told = ", ".join(wrong[:_TOLD]) + (" and so on" if len(wrong) > _TOLD else "")
         out = ", ".join(map(str, sorted(named))) or "nobody, for nobody can tell who has lied"
-        what = "fedsz: %d wrong shares, of node %s; left out of the rounds that follow: %s"
-        logger.warning(what, len(pairs), told, out)
+        what = "fedsz: wrong shares, of node %s; left out of the rounds that follow: %s"
+        logger.warning(what, told, out)
 
     def _noised(self, model: Mapping[str, NDArray], clients: int, noise: LocalNoise) -> NoisedCodec:
         """Return what reads the sum of a round to which clients add noise.

@@ -7,7 +7,7 @@ sockets, models or Flower.
 | stage | a client sends | the server then sends |
 | --- | --- | --- |
 | 1 | public keys (`Advert`) | the keys of all clients (`Roster`) |
-| 2 | shares of its secrets for its neighbours, sealed (`SealedShares`) | those for each client |
+| 2 | sealed shares of its secrets, with commitments (`SealedShares`) | those for each client |
 | 3 | its masked tokens (`MaskedInput`) | who the survivors are (`Survivors`) |
 | 4 | if keys are signed, a signature of these (`Consent`) | all signatures (`Consents`) |
 | 5 | a share of one secret of each neighbour (`Revealed`) | |

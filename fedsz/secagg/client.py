@@ -26,6 +26,7 @@ from fedsz.secagg.messages import (
     Message,
     Revealed,
     Roster,
+    SealedPair,
     SealedShares,
     Survivors,
     Terms,
@@ -69,7 +70,7 @@ class _Round(msgspec.Struct, array_like=True, dict=True):
     secrets: keys.Secrets
     roster: Roster | None = None
     shares: dict[int, bytes] = {}  # of each neighbour that has sent some: of its own seed, its key
-    unopened: tuple[int, ...] = ()  # neighbours whose shares did not open
+    unopened: tuple[int, ...] = ()  # neighbours that have sent none, and should have
     survivors: tuple[int, ...] = ()
     about: bytes = NOTHING
 
@@ -182,16 +183,12 @@ class SecureClient:
             split(int.from_bytes(secret, "little"), places, members.plan.threshold)
             for secret in (kept.secrets.own, kept.secrets.mask)
         )
-        shares = {
-            other: keys.seal(
-                kept.secrets.cipher,
-                members.adverts[other].cipher,
-                b"".join(part[place].to_bytes(SHARE_BYTES, "little") for part in (own, mask)),
-                members.about(self.client_id, other),
-                kept.terms.round_id,
-            )
-            for other, place in zip(near, places, strict=True)
-        }
+        shares = {}
+        for other, place in zip(near, places, strict=True):
+            both = b"".join(part[place].to_bytes(SHARE_BYTES, "little") for part in (own, mask))
+            theirs, about = members.adverts[other].cipher, members.about(self.client_id, other)
+            sealed = keys.seal(kept.secrets.cipher, theirs, both, about, kept.terms.round_id)
+            shares[other] = SealedPair(sealed, _commitments(both, about))
         kept.done, kept.roster = _SHARED, members.roster
         self._round = kept
         return encode(SealedShares(kept.terms.round_id, shares))
@@ -209,8 +206,9 @@ class SecureClient:
             RefusedRequest: shares of fewer neighbours than the threshold.
             ConfigError: the tokens are not those of the round's ring.
 
-        What does not open is said, and goes without: the mask of two needs no shares. If fewer open
-        than the threshold, that alone is said, without tokens, and the round is forgotten.
+        What does not open, or is not what was committed to, is said, and goes without: the mask of
+        two needs no shares. If fewer open than the threshold, that alone is said, without tokens,
+        and the round is forgotten.
         """
         kept, sent = self._take(_SHARED, SealedShares, data)
         members, ring, secrets = kept.members, Ring(kept.terms.bits), kept.secrets
@@ -220,13 +218,15 @@ class SecureClient:
         if not sent.shares.keys() <= set(members.neighbours(self.client_id)):
             raise RefusedRequest("shares of clients that are no neighbours")
         masked = _in_ring(tokens, ring, kept.terms.tokens)
-        for other, sealed in sent.shares.items():
+        for other, pair in sent.shares.items():
             theirs, to_me = members.adverts[other].cipher, members.about(other, self.client_id)
             try:
-                kept.shares[other] = keys.unseal(
-                    secrets.cipher, theirs, sealed, to_me, kept.terms.round_id
-                )
+                both = keys.unseal(secrets.cipher, theirs, pair.sealed, to_me, kept.terms.round_id)
             except CorruptStream:
+                both = b""
+            if _commitments(both, to_me) == pair.commitments:
+                kept.shares[other] = both
+            else:
                 kept.unopened += (other,)
         if len(kept.shares) < members.plan.threshold:
             nothing = MaskedInput(kept.terms.round_id, about, kept.unopened, memoryview(b""))
@@ -320,6 +320,15 @@ class SecureClient:
         assert self._verifier is not None
         for client, signature in consents.signatures.items():
             self._verifier.check(members.adverts[client].certificate, said, signature)
+
+
+def _commitments(both: bytes, about: bytes) -> tuple[bytes, bytes]:
+    """Return what is said of two shares that are sealed together."""
+    own, mask = both[:SHARE_BYTES], both[SHARE_BYTES:]
+    return (
+        keys.share_commitment(own, keys.OWN, about),
+        keys.share_commitment(mask, keys.MASK, about),
+    )
 
 
 def _in_ring(tokens: Tokens, ring: Ring, count: int) -> Tokens:

@@ -1,22 +1,23 @@
 """Who lies about shares, as far as that can be told, and so is left out of later rounds.
 
-A share that does not open, or is not of its secret, sets two clients against each other: its owner,
-who has sent it, and its holder, who was to keep it. One of them has lied, and nobody can prove
-which: the holder's key would open it, and with it all others. So pairs are counted, as protocols
-with dispute control do (Beerliova-Trubiniova and Hirt, TCC 2006). An honest client is in dispute
-with liars alone. So whoever is in dispute with more clients than may lie has lied: EIFFeL (Roy
-Chowdhury et al., CCS 2022) excludes by the same count. Where a round did not count, and nobody is
-told by that, both of a pair go, as in player elimination (Hirt, Maurer and Przydatek, ASIACRYPT
-2000): an accusation costs the accuser as much as the accused. No client is in two of these pairs.
+The server has a commitment to each share, from its owner, and whoever is to hold it says whether
+the sealed share is what was committed to. A holder that has said so, and reveals another one, has
+lied. So has an owner if shares that it has committed to do not have its secret.
+
+A share that does not open sets two clients against each other: its owner, who has sent it, and its
+holder, who was to keep it. One of them has lied, and nobody can prove which: the holder's key would
+open it, and with it all others. So pairs are counted, as protocols with dispute control do
+(Beerliova-Trubiniova and Hirt, TCC 2006). An honest client is in dispute with liars alone. So
+whoever is in dispute with more clients than may lie has lied: EIFFeL (Roy Chowdhury et al., CCS
+2022) excludes by the same count. Where a round did not count, and nobody is told by that, both of a
+pair go, as in player elimination (Hirt, Maurer and Przydatek, ASIACRYPT 2000): an accusation costs
+the accuser as much as the accused. No client is in two of these pairs.
 
 What holds, with C for the clients that may lie, as many as may collude with the server:
 
-- C liars end C rounds at most by disputes: each round that they end takes one of them out.
+- C liars end C rounds at most: each round that they end takes one of them out.
 - An honest client is left out only with a liar who is, in a round that did not count, and each liar
-  takes one at most; or if more lie than C, or more of its neighbours than may, or more than half of
-  those whose shares are beyond the threshold.
-- A round that ends because a secret cannot be recovered takes nobody out by that, if its owner may
-  be honest: if more of its neighbours may lie than `fedsz.secagg.recovery.corrects` says.
+  takes one at most; or if more lie than C, or more of its neighbours than may.
 - A pair in dispute costs nothing as long as rounds count. It is remembered: neighbours change with
   each round, so that a liar meets others.
 """
@@ -40,7 +41,15 @@ class Disputes:
     def __init__(self, left_out: Iterable[int] = (), pairs: Iterable[Pair] = ()) -> None:
         self.left_out, self.pairs = set(left_out), {_ordered(pair) for pair in pairs}
 
-    def judge(self, found: Iterable[Pair], near: int, corrupt: int, *, counts: bool) -> set[int]:
+    def judge(
+        self,
+        found: Iterable[Pair],
+        near: int,
+        corrupt: int,
+        *,
+        counts: bool,
+        liars: Iterable[int] = (),
+    ) -> set[int]:
         """Take the disputes of a round that is over, and return who is left out from now on.
 
         Args:
@@ -48,9 +57,11 @@ class Disputes:
             near: how many neighbours of a client may lie.
             corrupt: how many may lie, of all clients that were asked in the run.
             counts: whether the round had a sum.
+            liars: who has lied in this round for certain.
         """
-        new = {_ordered(pair) for pair in found}
-        named = _outnumbered(new, near)
+        named = set(liars)
+        new = {_ordered(pair) for pair in found if named.isdisjoint(pair)}
+        named |= _outnumbered(new, near)
         new = {pair for pair in new if named.isdisjoint(pair)}
         self.pairs = {pair for pair in self.pairs | new if named.isdisjoint(pair)}
         if not counts and not named:
@@ -58,9 +69,9 @@ class Disputes:
                 if named.isdisjoint(pair):  # or a liar would take all it is in dispute with
                     named |= set(pair)
                     self.pairs.discard(pair)
-        liars = _outnumbered(self.pairs, corrupt)
-        self.pairs = {pair for pair in self.pairs if liars.isdisjoint(pair)}
-        named |= liars
+        found_out = _outnumbered(self.pairs, corrupt)
+        self.pairs = {pair for pair in self.pairs if found_out.isdisjoint(pair)}
+        named |= found_out
         self.left_out |= named
         return named
 

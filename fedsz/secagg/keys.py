@@ -22,11 +22,13 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fedsz.errors import CorruptStream
 
 KEY_BYTES: Final = 32
+COMMITMENT_BYTES: Final = 32
+OWN, MASK = 0, 1  # secrets that shares are of
 NONCE_BYTES: Final = 12
 SEALED_BYTES: Final = NONCE_BYTES + 16  # that sealing adds
 
 _SHARES, _MASK, _OWN_MASK = b"shares", b"mask", b"own mask"
-_PROTOCOL: Final = b"fedsz secagg 1 "
+PROTOCOL: Final = b"fedsz secagg 2 "
 
 
 class Secrets(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -61,7 +63,20 @@ def check_public(public: bytes) -> None:
 
 def commitment(own: bytes, round_id: bytes) -> bytes:
     """Return what a client says of its own mask's seed before anyone has shares of it."""
-    return hashlib.sha256(_PROTOCOL + b"commitment" + round_id + own).digest()
+    return hashlib.sha256(PROTOCOL + b"commitment" + round_id + own).digest()
+
+
+def share_commitment(share: bytes, of: int, about: bytes) -> bytes:
+    """Return what a client says of a share for a neighbour, for the server to know it by.
+
+    Shares are of 256 bits: of one that is not known, this tells nothing that can be found out.
+
+    Args:
+        share: as it is sealed.
+        of: `OWN` or `MASK`.
+        about: round, client and neighbour.
+    """
+    return hashlib.sha256(PROTOCOL + b"share %d " % of + about + share).digest()
 
 
 def own_seed(own: bytes, round_id: bytes) -> bytes:
@@ -115,5 +130,5 @@ def _agreed(private: bytes, theirs: bytes) -> bytes:
 
 
 def _derive(secret: bytes, purpose: bytes, round_id: bytes, *public: bytes) -> bytes:
-    info = _PROTOCOL + b" ".join((purpose, round_id, *public))
+    info = PROTOCOL + b" ".join((purpose, round_id, *public))
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)

@@ -13,7 +13,7 @@ import msgspec
 
 from fedsz.errors import CorruptStream, LimitExceeded
 from fedsz.secagg.graph import Assumptions
-from fedsz.secagg.keys import KEY_BYTES, SEALED_BYTES
+from fedsz.secagg.keys import COMMITMENT_BYTES, KEY_BYTES, SEALED_BYTES
 from fedsz.secagg.shamir import SHARE_BYTES
 
 ROUND_BYTES: Final = 32
@@ -40,6 +40,7 @@ About = Annotated[bytes, _exactly(ABOUT_BYTES)]
 Key = Annotated[bytes, _exactly(KEY_BYTES)]
 Share = Annotated[bytes, _exactly(SHARE_BYTES)]
 Sealed = Annotated[bytes, _exactly(2 * SHARE_BYTES + SEALED_BYTES)]
+Commitment = Annotated[bytes, _exactly(COMMITMENT_BYTES)]
 Signature = Annotated[bytes, msgspec.Meta(max_length=SIGNATURE_BYTES)]
 Certificate = Annotated[bytes, msgspec.Meta(max_length=CERTIFICATE_BYTES)]
 _AtMostAll = msgspec.Meta(max_length=MOST_CLIENTS)
@@ -78,7 +79,7 @@ class Advert(Message, frozen=True, array_like=True, tag=True):
     client: ClientId
     cipher: Key
     mask: Key
-    commitment: Key
+    commitment: Commitment
     certificate: Certificate = b""
     signature: Signature = b""
 
@@ -89,10 +90,22 @@ class Roster(Message, frozen=True, array_like=True, tag=True):
     adverts: Annotated[tuple[Advert, ...], _AtMostAll]
 
 
+class SealedPair(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A share of each of a client's two secrets, for one neighbour.
+
+    Attributes:
+        sealed: both, of its own mask's seed and of its mask key.
+        commitments: to each, by which the server knows it when it is revealed.
+    """
+
+    sealed: Sealed
+    commitments: tuple[Commitment, Commitment]
+
+
 class SealedShares(Message, frozen=True, array_like=True, tag=True):
     """Shares for one's neighbours, by whom they are for; from the server, by whom they are of."""
 
-    shares: Annotated[dict[ClientId, Sealed], _AtMostAll]
+    shares: Annotated[dict[ClientId, SealedPair], _AtMostAll]
 
 
 class MaskedInput(Message, frozen=True, array_like=True, tag=True):
@@ -100,7 +113,7 @@ class MaskedInput(Message, frozen=True, array_like=True, tag=True):
 
     Attributes:
         about: a digest of what the tokens are of, which all must agree on.
-        unopened: of whom a share did not open.
+        unopened: of whom shares did not open, or were others than what was committed to.
         tokens: packed; none if fewer opened than the threshold, for nobody could take the mask off.
     """
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.secagg.graph import Plan, neighbours, plan
 from fedsz.secagg.identity import Verifier
+from fedsz.secagg.keys import PROTOCOL
 from fedsz.secagg.messages import Advert, Roster, Terms, encode
 
 
@@ -74,13 +75,13 @@ class Members:
         return neighbours(self._order, client, self.plan.degree)
 
     def about(self, sender: int, receiver: int) -> bytes:
-        """Return what is authenticated with sealed shares."""
+        """Return what is authenticated with sealed shares, and committed to with each."""
         return self.digest + sender.to_bytes(8, "little") + receiver.to_bytes(8, "little")
 
     def consent(self, survivors: tuple[int, ...], about: bytes) -> bytes:
         """Return what members sign who have been told of these survivors of a sum about this."""
         ids = b"".join(client.to_bytes(8, "little") for client in survivors)
-        return b"fedsz secagg 1 survivors " + self.digest + about + ids
+        return PROTOCOL + b"survivors " + self.digest + about + ids
 
 
 class AdvertCheck:
@@ -118,7 +119,7 @@ class AdvertCheck:
 def statement(terms: Terms, advert: Advert) -> bytes:
     """Return what a client signs of its keys."""
     bare = replace(advert, certificate=b"", signature=b"")
-    return b"fedsz secagg 1 keys " + encode(terms) + encode(bare)
+    return PROTOCOL + b"keys " + encode(terms) + encode(bare)
 
 
 def _client(advert: Advert) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from enum import Enum
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from fedsz.secagg.messages import (
     MaskedInput,
     Message,
     Revealed,
+    SealedPair,
     SealedShares,
     Survivors,
     Terms,
@@ -34,8 +35,8 @@ from fedsz.secagg.messages import (
     encode,
 )
 from fedsz.secagg.packing import packed_size, unpack_add
-from fedsz.secagg.recovery import corrects, recover
 from fedsz.secagg.roster import AdvertCheck, Members
+from fedsz.secagg.shamir import combine
 
 M = TypeVar("M", bound=Message)
 
@@ -70,9 +71,9 @@ class SecureServer:
     which nothing came when `advance` is called have dropped out. After the last stage, `total` is
     the sum. The server keeps one array of its size, whatever the number of clients.
 
-    Whether the round ends well or not, `disputes` has the pairs that have said different things of
-    a share: whose secret it is of, and who was to hold it. One of them at least has lied, and
-    `fedsz.secagg.disputes` has which.
+    Whether the round ends well or not, `liars` has those that have lied about shares, and
+    `disputes` pairs of whom one has, of whom nobody can tell which: whose secret a share is of, and
+    who was to hold it. `fedsz.secagg.disputes` has what follows.
 
     Args:
         tokens: how many numbers each client adds.
@@ -103,13 +104,14 @@ class SecureServer:
         self._asked: set[int] = set()
         self._check = AdvertCheck(self._terms, verifier)
         self._adverts: dict[int, Advert] = {}
-        self._shared: dict[int, dict[int, bytes]] = {}  # by receiver, then by sender
+        self._shared: dict[int, dict[int, SealedPair]] = {}  # by receiver, then by sender
         self._sharers: set[int] = set()
         self._survivors: set[int] = set()
         self._total = np.zeros(0, self._ring.dtype)
         self.total: Total | None = None  # once the round is over
         self._consents: dict[int, bytes] = {}
         self.disputes: set[tuple[int, int]] = set()
+        self.liars: set[int] = set()
         self._own: dict[int, dict[int, int]] = {}  # shares, by whose they are, then by place
         self._mask: dict[int, dict[int, int]] = {}
 
@@ -191,8 +193,8 @@ class SecureServer:
         message = self._read(data, SealedShares)
         if message.shares.keys() != set(self.members.neighbours(client)):
             raise CorruptStream(f"client {client} has not sent one share for each neighbour")
-        for other, sealed in message.shares.items():
-            self._shared.setdefault(other, {})[client] = sealed
+        for other, pair in message.shares.items():
+            self._shared.setdefault(other, {})[client] = pair
         self._sharers.add(client)
 
     def _ask_for_inputs(self) -> tuple[Stage, dict[int, bytes]]:
@@ -251,16 +253,27 @@ class SecureServer:
             raise CorruptStream(f"client {client} has not revealed one share of each own mask")
         if message.mask.keys() != near - self._survivors:
             raise CorruptStream(f"client {client} has not revealed one share of each mask key")
-        for kept, shares in ((self._own, message.own), (self._mask, message.mask)):
+        for of, shares, held in (
+            (keys.OWN, message.own, self._own),
+            (keys.MASK, message.mask, self._mask),
+        ):
             for other, share in shares.items():
-                kept.setdefault(other, {})[place] = int.from_bytes(share, "little")
+                said = self._shared[client][other].commitments[of]
+                if keys.share_commitment(share, of, self.members.about(other, client)) != said:
+                    self.liars.add(client)
+                    raise CorruptStream(f"client {client} has revealed another share than it had")
+                held.setdefault(other, {})[place] = int.from_bytes(share, "little")
 
     def _add_up(self) -> tuple[Stage, dict[int, bytes]]:
         """Take all masks off the sum."""
         members, round_id = self.members, self._terms.round_id
-        commit = partial(keys.commitment, round_id=round_id)
         own = {
-            client: self._recovered(client, self._own, members.adverts[client].commitment, commit)
+            client: self._recovered(
+                client,
+                self._own,
+                lambda secret: keys.commitment(secret, round_id),
+                members.adverts[client].commitment,
+            )
             for client in self._survivors
         }
         near = {
@@ -268,7 +281,7 @@ class SecureServer:
             for gone in self._sharers - self._survivors
         }
         private = {
-            gone: self._recovered(gone, self._mask, members.adverts[gone].mask, keys.public_key)
+            gone: self._recovered(gone, self._mask, keys.public_key, members.adverts[gone].mask)
             for gone, others in near.items()
             if others
         }
@@ -290,26 +303,24 @@ class SecureServer:
     def _recovered(
         self,
         owner: int,
-        held: Mapping[int, Mapping[int, int]],
-        said: bytes,
+        held: dict[int, dict[int, int]],
         says: Callable[[bytes], bytes],
+        said: bytes,
     ) -> bytes | None:
-        """Return a client's secret, or None; note who has said what cannot be.
+        """Return a client's secret, or None if there are too few shares, or its owner has lied.
 
-        Where there is none, its owner has lied for certain if the wrong shares of as many holders
-        as may lie would have been told. Else more may have lied, and nothing is noted.
+        For each share is what its owner has committed to.
         """
-        members, shares = self.members, held.get(owner, {})
-        threshold, near = members.plan.threshold, members.plan.near
-        holders = {members.places[c]: c for c in members.adverts}
-        suspects = {members.places[holder] for _, holder in self.disputes}
-        try:
-            secret, wrong = recover(shares, threshold, said, says, suspects)
-        except AbortedRound:
-            proven = len(shares) >= threshold and near <= corrects(len(shares), threshold)
-            secret, wrong = None, set(shares) if proven else set()
-        self.disputes.update((owner, holders[place]) for place in wrong)
-        return secret
+        threshold, shares = self.members.plan.threshold, held.get(owner, {})
+        if len(shares) < threshold:
+            return None
+        value = combine(dict(sorted(shares.items())[:threshold]))
+        if not value >> 8 * keys.KEY_BYTES:
+            secret = value.to_bytes(keys.KEY_BYTES, "little")
+            if says(secret) == said:
+                return secret
+        self.liars.add(owner)
+        return None
 
     @cached_property
     def _told(self) -> Survivors:

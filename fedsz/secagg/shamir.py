@@ -9,8 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate, zip_longest
-from math import prod
+from itertools import accumulate
 from typing import Final
 
 PRIME: Final = 2**256 + 297  # the smallest above all secrets of 32 bytes
@@ -71,61 +70,6 @@ def lagrange_weights(place: int, places: tuple[int, ...], prime: int = PRIME) ->
         denominators.append(below)
     inverted = _inverses(denominators, prime)
     return tuple(a * b % prime for a, b in zip(numerators, inverted, strict=True))
-
-
-def corrected(
-    shares: Mapping[int, int], threshold: int, prime: int = PRIME
-) -> dict[int, int] | None:
-    """Return what shares are right, if at most half of those beyond the threshold are wrong.
-
-    S. Gao, "A new algorithm for decoding Reed-Solomon codes", 2003. If more are wrong, it is None,
-    or shares of another secret.
-    """
-    places = list(shares)
-    above, below = [1], list[int]()  # polynomials, from their lowest coefficients on
-    for place in places:
-        above = _minus([0, *above], [place * c % prime for c in above], prime)
-    slopes = [prod(a - b for b in places if b != a) % prime for a in places]
-    for place, inverse in zip(places, _inverses(slopes, prime), strict=True):
-        factor, term = shares[place] * inverse % prime, 0
-        part = [term := (c + place * term) % prime for c in reversed(above[1:])]
-        below = _minus(below, [-factor * c % prime for c in reversed(part)], prime)
-    before, locator = list[int](), [1]
-    while 2 * (len(below) - 1) >= len(shares) + threshold:
-        quotient, rest = _divided(above, below, prime)
-        above, below = below, rest
-        before, locator = locator, _minus(before, _times(quotient, locator, prime), prime)
-    found, rest = _divided(below, locator, prime)
-    if rest or len(found) > threshold:
-        return None
-    return shares_of(found, places, prime)
-
-
-def _minus(one: Sequence[int], other: Sequence[int], prime: int) -> list[int]:
-    """Return a difference of polynomials, without leading zeros."""
-    found = [(a - b) % prime for a, b in zip_longest(one, other, fillvalue=0)]
-    while found and not found[-1]:
-        found.pop()
-    return found
-
-
-def _times(one: Sequence[int], other: Sequence[int], prime: int) -> list[int]:
-    found = [0] * (len(one) + len(other) - 1)
-    for i, a in enumerate(one):
-        for j, b in enumerate(other):
-            found[i + j] = (found[i + j] + a * b) % prime
-    return found
-
-
-def _divided(one: Sequence[int], other: Sequence[int], prime: int) -> tuple[list[int], list[int]]:
-    """Return the quotient of polynomials, and the rest without leading zeros."""
-    rest, inverse, size = list(one), pow(other[-1], -1, prime), len(other) - 1
-    quotient = [0] * max(len(one) - size, 0)
-    for at in reversed(range(len(quotient))):
-        quotient[at] = factor = rest.pop() * inverse % prime
-        for i in range(size):
-            rest[at + i] = (rest[at + i] - factor * other[i]) % prime
-    return quotient, _minus(rest, (), prime)
 
 
 def _inverses(numbers: Sequence[int], prime: int) -> list[int]:
