@@ -74,6 +74,7 @@ WAYS: Final = {
     PLAIN: Way(),
     "all": Way(8),
     "a share, in the basis": Way(0.8),
+    "a fourth more of it": Way(1),
     "the same share, in 32 bits": Way(0.8, {"bits": 32, "together": 1, "room": 0}),
     "all, in the values of the share": Way(0.8, {"share": 1.0, "room": 0}),
 }
