@@ -18,7 +18,7 @@ from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.methods.state import flat
 from fedsz.update import config
-from fedsz.update.ahead import ahead_of, head_start
+from fedsz.update.ahead import WIDER, ahead_of, head_start
 from fedsz.update.client_update import coded_update
 from fedsz.update.config import CompressionConfig
 from fedsz.update.instructions import Instructions
@@ -95,6 +95,24 @@ def test_residuals_that_fit_nothing_or_lead_nowhere_are_left_out() -> None:
         "half": np.ones(3, np.float32),
     }
     assert ahead_of(Reference(sent), left, 1, AHEAD) == {}
+
+
+@pytest.mark.parametrize("update", ["delta+ef", "feedback>uniform@step:2"])
+@pytest.mark.parametrize("ahead", [True, False])
+def test_tensors_that_never_begin_ahead_have_finer_bounds(update: str, ahead: bool) -> None:
+    rng = np.random.default_rng(3)
+    step = rng.normal(0, 1, (64, 64))
+    sent = {dtype: np.full((64, 64), 50, dtype) for dtype in ("float16", "float32")}
+    done = {dtype: x + step.astype(dtype) for dtype, x in sent.items()}
+    how = AHEAD.replace(update=update, threshold=0, rule="parameters", ahead=ahead)
+    told, reference = Instructions(how, 1), Reference(sent)
+
+    stream, _, _ = coded_update("arrays", done, told, reference, cast(Any, Kept()))
+
+    arrived = fedsz.decompress(stream, reference=sent, as_numpy=True)
+    worst = {k: np.abs(arrived[k].astype(np.float64) - done[k]).max() for k in sent}
+    assert worst["float32"] == pytest.approx(2, rel=0.05)
+    assert worst["float16"] == pytest.approx(2 / WIDER if ahead else 2, rel=0.05)
 
 
 def test_servers_of_before_do_not_speak_of_it() -> None:

@@ -12,8 +12,6 @@ import pytest
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.auto import (
-    AHEAD,
-    ALIKE,
     ALLOWED,
     HELD,
     LEAST,
@@ -24,9 +22,9 @@ from fedsz.control.auto import (
     SHORT,
     SHRINK,
     START,
-    not_ahead,
 )
 from fedsz.control.record import Decision, RoundRecord
+from fedsz.update.ahead import ALIKE, WIDER, not_ahead
 from fedsz.update.config import CompressionConfig
 from tests.policies import client, decide, row
 
@@ -94,7 +92,7 @@ def test_clients_without_a_head_start_have_bounds_that_cost_as_little() -> None:
     first, later = (decide("auto", learning(n)).config for n in (0, SHORT - 1))
 
     assert not_ahead(first).bound.value == ALIKE
-    assert not_ahead(later).bound.value == pytest.approx(UP / AHEAD)
+    assert not_ahead(later).bound.value == pytest.approx(UP / WIDER)
     assert not not_ahead(later).begins_ahead
     fine = later.replace(error_bound="step:0.3")
     assert not_ahead(fine).bound == fine.bound

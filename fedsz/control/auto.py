@@ -47,8 +47,6 @@ START: Final = 1 / 3, 0.5  # of it in the first round: of updates, and of the mo
 RAMP: Final = 5  # all of it after so many more,
 SHORT: Final = 10  # and beyond so many rounds, in proportion to them,
 MOST: Final = 2.0, 10.0  # up to so many times of it: of updates, and of the model
-AHEAD: Final = 1.8  # times as wide as for clients that begin with the model: bounds of updates
-ALIKE: Final = 0.5  # of a step: bounds up to here cost as little without a head start
 SHRINK: Final = 0.25  # of `uniform` after those, unless it has one
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
 SLACK: Final = 1.5  # times as late as that, and it tightens
@@ -137,16 +135,6 @@ def shrinking(config: CompressionConfig) -> str:
     if isinstance(codec, Uniform) and not codec.shrink:
         return str(replace(codec, shrink=SHRINK))
     return config.codec
-
-
-def not_ahead(config: CompressionConfig) -> CompressionConfig:
-    """Return a config for clients that begin with the model: bounds for others are too wide."""
-    if not config.ahead:
-        return config
-    bound, factor = config.bound, 1 / AHEAD
-    if bound.kind == "step":
-        factor = max(factor, min(1.0, ALIKE / bound.value))
-    return config.replace(ahead=False, error_bound=str(bound.scaled(factor)))
 
 
 def share_of_allowed(number: float, start: float) -> float:

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from flwr.app import ConfigRecord, RecordDict
 
-from fedsz.control.auto import not_ahead
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower_compat import KEY_CLIPPING_NORM, records_in
+from fedsz.update.ahead import not_ahead
 from fedsz.update.config import DELTA, DELTA_EF, CompressionConfig
 
 # Of Flower's wrappers, and of the older DPFedAvgFixed and DPFedAvgAdaptive.

@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 
 from fedsz.arrays import Layout, NDArray
-from fedsz.control.auto import not_ahead
 from fedsz.control.policy import Controller
 from fedsz.control.record import ClientRecord, Failure, RoundRecord
 from fedsz.control.rule import SENSITIVITY, SPREAD
@@ -26,6 +25,7 @@ from fedsz.control.tally import EvaluationMetrics, Tally
 from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
 from fedsz.formatting import size
 from fedsz.stream import Limits, Reader
+from fedsz.update.ahead import not_ahead
 from fedsz.update.broadcast import Broadcast
 from fedsz.update.config import EXACT, CompressionConfig
 from fedsz.update.decompress import decode

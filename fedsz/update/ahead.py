@@ -32,6 +32,8 @@ from fedsz.update.reference import Reference
 # cost. Where bounds are of something else, it is as at one of `TYPICAL` steps.
 REACH: Final = 0.72
 TYPICAL: Final = 1.8
+WIDER: Final = 1.8  # times as wide as without a head start: bounds of updates
+ALIKE: Final = 0.5  # of a step: bounds up to here cost as little without one
 NEAR: Final = 0.5  # times as far from 0 as from where training began, at most: what is a step
 LOOK: Final = 1 << 16  # elements of a tensor that tell
 
@@ -40,6 +42,33 @@ def head_start(bound: ErrorBound) -> float:
     """Return how much of a residual training begins with, in (0, 1], at the bound of a round."""
     steps = bound.value if bound.kind == "step" else TYPICAL
     return min(1.0, REACH / steps)
+
+
+def without_head_start(bound: ErrorBound) -> float:
+    """Return what the bound of a round is multiplied with where training begins with the model."""
+    if bound.kind != "step":
+        return 1 / WIDER
+    return max(1 / WIDER, min(1.0, ALIKE / bound.value))
+
+
+def not_ahead(config: CompressionConfig) -> CompressionConfig:
+    """Return a config for clients that begin with the model: bounds for others are too wide."""
+    if not config.ahead:
+        return config
+    bound = config.bound.scaled(without_head_start(config.bound))
+    return config.replace(ahead=False, error_bound=str(bound))
+
+
+def finer(arrays: Mapping[str, NDArray], config: CompressionConfig) -> dict[str, float]:
+    """Return what bounds are multiplied with, of tensors that never have a head start."""
+    if not config.begins_ahead:
+        return {}
+    factor = without_head_start(config.bound)
+    return {
+        name: factor
+        for name, x in arrays.items()
+        if x.dtype in LOSSY_DTYPES and x.dtype not in WIDE and factor < 1
+    }
 
 
 def ahead_of(

@@ -18,7 +18,7 @@ from fedsz.errors import DivergedUpdate, ReferenceMismatch
 from fedsz.methods import History
 from fedsz.methods.combinators import by_step
 from fedsz.stream import Limits, Reader
-from fedsz.update.ahead import is_step, less_head_start
+from fedsz.update.ahead import finer, is_step, less_head_start
 from fedsz.update.bound_encoder import UpdateEncoder
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import Report, compress_measured
@@ -170,6 +170,7 @@ def coded_update(
         DivergedUpdate: a tensor that was finite is not any more.
     """
     config, chain, began = told.config, told.config.chain, sent
+    factors = finer(arrays, config)
     if chain is None and not differs and is_step(arrays, sent):
         # As differences from the model they would have its scale, and so would their bounds.
         differs, sent = True, Reference({name: np.zeros_like(x) for name, x in arrays.items()})
@@ -181,6 +182,7 @@ def coded_update(
     encoder: UpdateEncoder | ChainEncoder
     if chain is None:
         meant = ErrorFeedback(arrays, kept, decay=config.decay, age=age)
+        config = config.with_factors(factors)
         encoder = UpdateEncoder(meant, config, sent)
     else:
         shift = agreed_shift(kept, digest := told.shifts.get(key))
@@ -188,6 +190,7 @@ def coded_update(
             logger.error("%r starts anew: the server has another shift than is kept here", key)
         base = shifted(sent, shift)
         scales = scales_of_step(energies(arrays, sent, config)) if by_step(chain) else {}
+        scales = {name: scale * factors.get(name, 1.0) for name, scale in scales.items()}
         encoder = ChainEncoder(
             chain,
             seed=told.seed,

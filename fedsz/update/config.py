@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -325,6 +325,11 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         from fedsz.methods import parts_of
 
         return self.chain is not None and any(isinstance(p, kind) for p in parts_of(self.chain))
+
+    def with_factors(self, factors: Mapping[str, float]) -> CompressionConfig:
+        """Return the same whose bounds of some tensors are multiplied with these once more."""
+        both = {name: factor * self.factors.get(name, 1.0) for name, factor in factors.items()}
+        return self.replace(factors={**self.factors, **both}) if both else self
 
     def bound_of(self, name: str) -> ErrorBound:
         """Return a tensor's error bound; raise `ConfigError` if it is not finite or not above 0."""
