@@ -17,8 +17,8 @@ from fedsz.flower import StreamingFedAvg
 from fedsz.flower.secure_member import ANSWER, SECURE, STAGE
 from fedsz.secagg import client as client_module
 from fedsz.secagg.disputes import Disputes
-from fedsz.secagg.keys import share_commitment
-from fedsz.secagg.messages import MaskedInput, Revealed, SealedShares, decode
+from fedsz.secagg.keys import MASK, OWN, share_commitment
+from fedsz.secagg.messages import MaskedInput, Revealed, SealedPair, SealedShares, decode
 from fedsz.secagg.server import Stage
 from fedsz.secagg.shamir import PRIME, SHARE_BYTES
 from tests.secure_apps import DropOut
@@ -64,7 +64,6 @@ def named(round_: Round) -> set[int]:
     plan, total = round_.server.members.plan, round_.server.total
     return Disputes().judge(
         round_.server.disputes,
-        plan.near,
         plan.corrupt,
         counts=total is not None,
         liars=round_.server.liars,
@@ -119,6 +118,34 @@ def test_shares_that_open_and_are_of_nothing(n: int, monkeypatch: pytest.MonkeyP
 
     assert not round_.server.disputes
     assert round_.server.liars == named(round_) == {liar}
+
+
+@pytest.mark.parametrize("n", [N, 40])
+def test_commitments_to_nothing(n: int) -> None:
+    """What does not open is no share of nothing, whatever was committed to."""
+    round_ = Round(n).until(Stage.SHARES)
+    liar, members = min(round_.sent), round_.server.members
+
+    def commit_to_nothing(_: Stage, client: int, data: bytes) -> bytes:
+        if client != liar:
+            return data
+        forged = {
+            other: SealedPair(
+                bytes(len(pair.sealed)),
+                (share_commitment(b"", OWN, about), share_commitment(b"", MASK, about)),
+            )
+            for other, pair in decode(data, SealedShares).shares.items()
+            for about in [members.about(liar, other)]
+        }
+        return changed(data, SealedShares, shares=forged)
+
+    round_.step(meddle=commit_to_nothing)
+    with pytest.raises(AbortedRound, match="a secret cannot be recovered, of 1 clients"):
+        round_.until(Stage.OVER)
+
+    assert not round_.refusals
+    assert {owner for owner, _ in round_.server.disputes} == {liar}
+    assert named(round_) == {liar}
 
 
 def test_a_client_that_opens_too_few_says_so_and_is_out() -> None:
@@ -217,7 +244,7 @@ def test_what_holds_for_honest_clients(
         there = [(a, b) for a, b in pairs if a != b and not {a, b} & disputes.left_out]
         found = [pair for pair in there if liars.intersection(pair)]
 
-        out = disputes.judge(found, 3, 3, counts=counts)
+        out = disputes.judge(found, 3, counts=counts)
 
         if counts:
             assert out <= liars
@@ -231,21 +258,26 @@ def test_what_holds_for_honest_clients(
 def test_a_liar_that_meets_others_each_round_is_found() -> None:
     disputes = Disputes()
 
-    found = [disputes.judge([(9, other)], 1, 2, counts=True) for other in (1, 1, 2, 3)]
+    found = [disputes.judge([(9, other)], 2, counts=True) for other in (1, 1, 2, 3)]
 
     assert found == [set(), set(), set(), {9}]
     assert not disputes.pairs
 
 
 def test_both_go_where_nobody_is_told_and_the_round_did_not_count() -> None:
-    assert Disputes().judge([(2, 1)], 1, 1, counts=False) == {1, 2}
-    assert Disputes().judge([(2, 1)], 1, 1, counts=True) == set()
+    assert Disputes().judge([(2, 1)], 1, counts=False) == {1, 2}
+    assert Disputes().judge([(2, 1)], 1, counts=True) == set()
+
+
+def test_of_a_rounds_few_members_all_liars_may_be_there() -> None:
+    """Two of the ten liars of a hundred clients accuse the third member of their round."""
+    assert Disputes().judge([(1, 8), (1, 9)], 10, counts=True) == set()
 
 
 def test_who_has_lied_for_certain_takes_nobody_along() -> None:
     disputes = Disputes(pairs=[(3, 4)])
 
-    out = disputes.judge([(9, 1), (2, 3)], 3, 3, counts=True, liars=[9, 4])
+    out = disputes.judge([(9, 1), (2, 3)], 3, counts=True, liars=[9, 4])
 
     assert out == disputes.left_out == {4, 9}
     assert disputes.pairs == {(2, 3)}
@@ -254,7 +286,7 @@ def test_who_has_lied_for_certain_takes_nobody_along() -> None:
 def test_a_liar_takes_one_other_client_at_most() -> None:
     disputes = Disputes()
 
-    out = disputes.judge([(honest, 9) for honest in range(3)], 3, 3, counts=False)
+    out = disputes.judge([(honest, 9) for honest in range(3)], 3, counts=False)
 
     assert out == {0, 9}
     assert disputes.pairs == {(1, 9), (2, 9)}

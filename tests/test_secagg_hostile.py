@@ -18,6 +18,7 @@ from fedsz.errors import (
 from fedsz.secagg.client import Demands, SecureClient
 from fedsz.secagg.graph import Assumptions
 from fedsz.secagg.messages import (
+    VERSION,
     Advert,
     MaskedInput,
     Roster,
@@ -224,6 +225,15 @@ def test_terms_that_are_less_than_demanded(demands: Demands, match: str) -> None
 
     assert isinstance(round_.refusals[client], RefusedRequest)
     assert match in str(round_.refusals[client])
+
+
+@pytest.mark.parametrize("version", [1, VERSION + 1])
+def test_terms_of_another_release(version: int) -> None:
+    round_ = Round(5)
+    told = changed(next(iter(round_.sent.values())), Terms, version=version)
+
+    with pytest.raises(RefusedRequest, match=f"of version {version}; this release of fedsz has"):
+        round_.answer(next(iter(round_.sent)), told)
 
 
 def test_terms_of_which_nobody_may_collude() -> None:

@@ -17,8 +17,10 @@ from fedsz.flower import FedSZGrid, LocalGrid, SecureSum, StreamingFedAvg
 from fedsz.flower.records import to_record, views_of
 from fedsz.flower.secure_member import PLAN, SECURE
 from fedsz.flower.wrapped_grid import WrappedGrid
+from fedsz.secagg import planner as planner_module
 from fedsz.secagg.planner import Learned, Planner
 from fedsz.secagg.token_plan import TokenPlan
+from fedsz.secagg.tokens import TokenCodec
 from tests.secure_apps import DropOut, processes, secure_app
 from tests.test_secure_sum import expected, initial
 from tests.token_rounds import history_of
@@ -115,6 +117,26 @@ def test_a_share_takes_the_bits_that_were_asked_for(rounds: int, bits: float, cl
     early, late = (1 + 1.5 * np.exp(-number / 25) for number in (1, rounds - 1))
     assert taken[1] / taken[rounds - 1] == pytest.approx(early / late, rel=0.06)
     assert taken[rounds:] == pytest.approx(2 * [bits], rel=0.05)
+
+
+@pytest.mark.parametrize("bits", [0.01, 0.1, 0.2, 0.8])
+@pytest.mark.parametrize(("clients", "shape"), [(7, (100, 100)), (5, (40, 40)), (31, (64, 64))])
+def test_there_is_room_for_what_a_round_sends_at_least(
+    bits: float, clients: int, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Coefficients wait for 32 rounds at most, and with a history, classes say their sizes."""
+    start = {"w": np.random.default_rng(0).normal(size=shape).astype(np.float32)}
+    history, made = history_of(start), []
+    monkeypatch.setattr(
+        planner_module, "TokenCodec", lambda *told: made.append(told) or TokenCodec(*told)
+    )
+    known = Learned(cap=100, seed=3)
+    planner = Planner(bits, 1.0, known)
+    for known.done in range(40):
+        room = planner.room(start, clients)
+        assert planner.codec(start, clients, history, room).needed <= room
+
+    assert len(made) < 6 * 40
 
 
 def test_who_comes_later_has_one_round_go_without_a_basis(

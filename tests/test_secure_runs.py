@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, SecureSum, StreamingFedAvg
 from fedsz.flower.pushes import ROUND
 from fedsz.flower.records import to_record
 from fedsz.secagg.server import Stage
+from fedsz.secagg.token_plan import MAX_WEIGHT
 from tests import secure_apps
 from tests.secure_apps import examples_of
 from tests.test_disputes import Meddler, accusing, garbage
@@ -89,6 +92,46 @@ def test_a_second_run_of_the_same_strategy_and_grid_is_as_the_first(bits: float)
 
     assert replies == [6 * 7, 7 * 8, 7 * 8, 7 * 8]
     assert lates[1:3] == pytest.approx([lates[3]] * 2, rel=0.1, abs=1e-3)
+
+
+@pytest.mark.parametrize("weight", [-5, math.nan, math.inf])
+def test_a_client_whose_weight_is_none_is_left_out(
+    weight: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secure_apps, "examples_of", lambda i: weight if i == 1 else examples_of(i))
+    grid = grid_of(local())
+
+    check(run(grid, StreamingFedAvg), [0, 2, 3, 4])
+    (failure,) = grid.take_traffic().failures
+    assert f"a weight lies in [0, infinity), got {weight}" in failure.reason
+
+
+def test_a_part_of_an_example_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secure_apps, "examples_of", lambda i: 0.4)
+    grid = grid_of(local())
+
+    run(grid, StreamingFedAvg)
+
+    assert [client.weight for client in grid.take_traffic().clients] == [1.0] * 5
+
+
+@pytest.mark.parametrize("most", [0, -1, 1 << 33])
+def test_a_largest_weight_that_no_plan_has(most: int) -> None:
+    with pytest.raises(ConfigError, match="a client's largest weight lies in"):
+        SecureSum(most_examples=most)
+
+
+def test_clients_of_more_examples_than_a_plan_has_weigh_as_those_of_so_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(secure_apps, "examples_of", lambda i: 1 << 40)
+    grid = grid_of(local(), most_examples=MAX_WEIGHT)
+
+    run(grid, StreamingFedAvg, rounds=3)
+
+    traffic = grid.take_traffic()
+    assert traffic.replies == 3 * 5
+    assert not traffic.failures
 
 
 def test_clients_without_examples_weigh_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

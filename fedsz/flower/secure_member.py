@@ -7,6 +7,7 @@ gone with the round's last message, with the next round, or with a refusal.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -249,7 +250,7 @@ class Masking:
             about = self._tokens
             assert about is not None
             # Noise is of the update alone: in the sum of weights, examples would have none.
-            weight = 1 if self._noise else round(weights[0])
+            weight = 1 if self._noise else _whole_weight(weights[0])
             number = self._client.client_id
             encoded = about.codec.encode(trained, about.start, weight, about.kept, number)
             tokens, residual = encoded.tokens, encoded.residual if about.feeds_back else None
@@ -303,6 +304,17 @@ def _bytes(record: ConfigRecord, name: str) -> bytes:
     if not isinstance(value, bytes):
         raise CorruptStream(f"no bytes {name!r} in a message of a secure sum")
     return value
+
+
+def _whole_weight(weight: float) -> int:
+    """Return a client's weight as a sum has it: whole, and 0 for 0 alone.
+
+    Raises:
+        ConfigError: it is below 0, or not finite.
+    """
+    if not 0 <= weight < math.inf:
+        raise ConfigError(f"a weight lies in [0, infinity), got {weight}")
+    return max(round(weight), 1) if weight else 0
 
 
 def _only(

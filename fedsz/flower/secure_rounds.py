@@ -249,12 +249,9 @@ class SecureRounds:
         """Leave out of later rounds who has lied about shares in this one."""
         if not server.disputes and not server.liars:
             return
-        plan = server.members.plan
         counts = server.total is not None
         corrupt = most_corrupt(len(self._asked), self._options.assumed)
-        named = self._disputes.judge(
-            server.disputes, plan.near, corrupt, counts=counts, liars=server.liars
-        )
+        named = self._disputes.judge(server.disputes, corrupt, counts=counts, liars=server.liars)
         wrong = [f"{owner} to {holder}" for owner, holder in sorted(server.disputes)]
         wrong += [f"{liar} for certain" for liar in sorted(server.liars)]
         told = ", ".join(wrong[:_TOLD]) + (" and so on" if len(wrong) > _TOLD else "")

@@ -19,6 +19,7 @@ from fedsz.secagg.identity import Signer, Verifier
 from fedsz.secagg.masks import Ring, Tokens
 from fedsz.secagg.messages import (
     NOTHING,
+    VERSION,
     Advert,
     Consent,
     Consents,
@@ -223,8 +224,8 @@ class SecureClient:
             try:
                 both = keys.unseal(secrets.cipher, theirs, pair.sealed, to_me, kept.terms.round_id)
             except CorruptStream:
-                both = b""
-            if _commitments(both, to_me) == pair.commitments:
+                both = None
+            if both is not None and _commitments(both, to_me) == pair.commitments:
                 kept.shares[other] = both
             else:
                 kept.unopened += (other,)
@@ -288,6 +289,9 @@ class SecureClient:
 
     def _check_terms(self, terms: Terms) -> None:
         assumed, demands = terms.assumed, self.demands
+        if terms.version != VERSION:
+            theirs = f"secure sums of version {terms.version}"
+            raise RefusedRequest(f"{theirs}; this release of fedsz has version {VERSION}")
         if demands.signed and not assumed.signed:
             raise RefusedRequest("keys are not signed in this round; this client asks for that")
         if assumed.signed and (self._signer is None or self._verifier is None):

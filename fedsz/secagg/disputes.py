@@ -17,7 +17,7 @@ What holds, with C for the clients that may lie, as many as may collude with the
 
 - C liars end C rounds at most: each round that they end takes one of them out.
 - An honest client is left out only with a liar who is, in a round that did not count, and each liar
-  takes one at most; or if more lie than C, or more of its neighbours than may.
+  takes one at most; or if more lie than C.
 - A pair in dispute costs nothing as long as rounds count. It is remembered: neighbours change with
   each round, so that a liar meets others.
 """
@@ -42,38 +42,32 @@ class Disputes:
         self.left_out, self.pairs = set(left_out), {_ordered(pair) for pair in pairs}
 
     def judge(
-        self,
-        found: Iterable[Pair],
-        near: int,
-        corrupt: int,
-        *,
-        counts: bool,
-        liars: Iterable[int] = (),
+        self, found: Iterable[Pair], corrupt: int, *, counts: bool, liars: Iterable[int] = ()
     ) -> set[int]:
         """Take the disputes of a round that is over, and return who is left out from now on.
 
         Args:
             found: pairs of clients, of whom one at least has lied in this round.
-            near: how many neighbours of a client may lie.
-            corrupt: how many may lie, of all clients that were asked in the run.
+            corrupt: how many may lie, of all clients that were asked in the run: of a round's few
+                members, all of these may be there.
             counts: whether the round had a sum.
             liars: who has lied in this round for certain.
         """
-        named = set(liars)
-        new = {_ordered(pair) for pair in found if named.isdisjoint(pair)}
-        named |= _outnumbered(new, near)
-        new = {pair for pair in new if named.isdisjoint(pair)}
-        self.pairs = {pair for pair in self.pairs | new if named.isdisjoint(pair)}
+        named, new = set(liars), {_ordered(pair) for pair in found}
+        named |= _outnumbered(_without(self.pairs | new, named), corrupt)
+        new = _without(new, named)
+        self.pairs = _without(self.pairs, named) | new
         if not counts and not named:
             for pair in sorted(new):
                 if named.isdisjoint(pair):  # or a liar would take all it is in dispute with
                     named |= set(pair)
                     self.pairs.discard(pair)
-        found_out = _outnumbered(self.pairs, corrupt)
-        self.pairs = {pair for pair in self.pairs if found_out.isdisjoint(pair)}
-        named |= found_out
         self.left_out |= named
         return named
+
+
+def _without(pairs: Iterable[Pair], clients: set[int]) -> set[Pair]:
+    return {pair for pair in pairs if clients.isdisjoint(pair)}
 
 
 def _outnumbered(pairs: Iterable[Pair], most: int) -> set[int]:

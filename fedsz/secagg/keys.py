@@ -28,7 +28,7 @@ NONCE_BYTES: Final = 12
 SEALED_BYTES: Final = NONCE_BYTES + 16  # that sealing adds
 
 _SHARES, _MASK, _OWN_MASK = b"shares", b"mask", b"own mask"
-PROTOCOL: Final = b"fedsz secagg 2 "
+PROTOCOL: Final = b"fedsz secagg 2 "  # with the version of `messages`
 
 
 class Secrets(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

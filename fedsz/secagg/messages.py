@@ -16,6 +16,7 @@ from fedsz.secagg.graph import Assumptions
 from fedsz.secagg.keys import COMMITMENT_BYTES, KEY_BYTES, SEALED_BYTES
 from fedsz.secagg.shamir import SHARE_BYTES
 
+VERSION: Final = 2  # of the protocol; clients of the first know no `Terms` with a version
 ROUND_BYTES: Final = 32
 ABOUT_BYTES: Final = 32
 MOST_CLIENTS: Final = 1 << 14
@@ -59,11 +60,13 @@ class Terms(Message, frozen=True, array_like=True, tag=True):
         bits: of the ring.
         tokens: how many numbers each client adds.
         assumed: what the round withstands; degree and threshold follow from it.
+        version: of the protocol. All have one, or their shares would not be understood.
     """
 
     bits: Annotated[int, msgspec.Meta(ge=1, le=32)]
     tokens: Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]
     assumed: Assumptions
+    version: int = 1
 
 
 class Advert(Message, frozen=True, array_like=True, tag=True):

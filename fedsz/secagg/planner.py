@@ -20,7 +20,15 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.errors import ConfigError
 from fedsz.methods import History
 from fedsz.secagg.scales import scales_of
-from fedsz.secagg.token_plan import CLASSES, MAX_BITS, TokenPlan, densest, layout_digest
+from fedsz.secagg.selection import LONGEST
+from fedsz.secagg.token_plan import (
+    CLASSES,
+    MAX_BITS,
+    MAX_WEIGHT,
+    TokenPlan,
+    densest,
+    layout_digest,
+)
 from fedsz.secagg.tokens import Sum, TokenCodec
 
 DENSE: Final = 2  # bits for each parameter, from which on a run sends all coefficients
@@ -34,6 +42,8 @@ _SURGE_ROUNDS: Final = 25.0  # and 1/e of that after so many
 _WEIGHTS: Final = 2  # of a client's weight at most, over the mean of the round before
 _ROOM: Final = 0.01  # of the tokens, more, for turns that come together
 _ROOM_LEAST: Final = 32  # tokens
+_SHORTER: Final = 0.5  # of a share that there is no room for, at least
+_NEAR_LEAST: Final = 2.0  # times the share of the longest turns, which no round sends less than
 
 
 class Learned(msgspec.Struct):
@@ -79,6 +89,9 @@ class Planner:
             raise ConfigError(what)
         if not 0 < share <= 1 or (self.sparse and share < 1):
             raise ConfigError(f"share must lie in (0, 1], and be 1 below {DENSE} bits; got {share}")
+        if not 1 <= known.cap <= MAX_WEIGHT:
+            what = f"a client's largest weight lies in [1, {MAX_WEIGHT}]"
+            raise ConfigError(f"{what}, got {known.cap}")
         if rounds < 1:
             raise ConfigError(f"a run has 1 round or more, got {rounds}")
         self._bits, self._share, self._known, self._rounds = bits, share, known, rounds
@@ -103,47 +116,66 @@ class Planner:
             model: that clients begin with.
             clients: that take part, at most.
             history: that all of them have, if there is one; of no use unless `sparse`.
-            room: tokens that there is room for; 0 for as many as it takes.
+            room: tokens that there is room for, as `room` has it; 0 for as many as it takes.
             noised: whether each client adds noise of its own, and so begins with the model.
 
         Raises:
             ConfigError: the ring is too small for so many clients.
         """
-        layout, share = Layout.of(model), self._share_of(clients)
-        bits, together = self._ring(clients)
+        share = self._share_of(clients)
         known = history if self.sparse and self.done and history and history.products else None
-        while True:
-            plan = TokenPlan(
-                layout=layout_digest(layout),
-                number=self.done,
-                clients=clients,
-                bits=bits,
-                share=share,
-                seed=self._known.seed,
-                cap=self._known.cap,
-                scales=scales_of(model, self._known.scales),
-                together=together,
-                history=known.digest if known else None,
-                factors=self._known.factors,
-                forecast=self._known.forecast if known else 0.0,
-                ahead=self.sparse and not noised,
-                even=self.sparse and not self.done,
-                room=room,
-            )
-            codec = TokenCodec(plan, layout, known)
-            if not room or codec.needed <= room:
-                return codec
-            share *= 1 - _ROOM
+        codec = self._codec(model, clients, share, known, room, noised=noised)
+        while room and codec.needed > room:  # there is room for the share of the longest turns
+            fits = (room - codec.needed + codec.together) / codec.together
+            share *= min(max(fits, _SHORTER), 1 - _ROOM)
+            codec = self._codec(model, clients, share, known, room, noised=noised)
+        return codec
+
+    def _codec(
+        self,
+        model: Mapping[str, NDArray],
+        clients: int,
+        share: float,
+        known: History | None = None,
+        room: int = 0,
+        *,
+        noised: bool = False,
+    ) -> TokenCodec:
+        layout = Layout.of(model)
+        bits, together = self._ring(clients)
+        plan = TokenPlan(
+            layout=layout_digest(layout),
+            number=self.done,
+            clients=clients,
+            bits=bits,
+            share=share,
+            seed=self._known.seed,
+            cap=self._known.cap,
+            scales=scales_of(model, self._known.scales),
+            together=together,
+            history=known.digest if known else None,
+            factors=self._known.factors,
+            forecast=self._known.forecast if known else 0.0,
+            ahead=self.sparse and not noised,
+            even=self.sparse and not self.done,
+            room=room,
+        )
+        return TokenCodec(plan, layout, known)
 
     def room(self, model: Mapping[str, NDArray], clients: int) -> int:
         """Return how many tokens a round takes, whatever history its plan names in the end."""
-        codec = self.codec(model, clients)
+        share = self._share_of(clients)
+        codec = self._codec(model, clients, share)
         if not self.sparse:
             return codec.needed
         elements = sum(model[name].size for name in codec.sent)
-        wanted = math.ceil(self._share_of(clients) * elements / codec.plan.together)
-        needed = codec.needed + max(wanted - codec.together, 0)
-        return needed + math.ceil(needed * _ROOM) + _ROOM_LEAST  # and mean squares of classes
+        wanted = math.ceil(share * elements / codec.plan.together)
+        coefficients = max(wanted, codec.together)
+        if share * LONGEST < _NEAR_LEAST:
+            least = self._codec(model, clients, share / LONGEST)
+            coefficients = max(coefficients, least.together)
+        needed = codec.needed + codec.of_classes + coefficients - codec.together
+        return needed + math.ceil(needed * _ROOM) + _ROOM_LEAST
 
     def _share_of(self, clients: int) -> float:
         """Return the share of the coefficients that the next round sends."""
@@ -176,7 +208,7 @@ class Planner:
         """Go by what the sum of a round has told, of so many clients."""
         known, mean = self._known, found.weight / clients
         before = mean if self.sparse and not known.done else known.cap  # what weighed 1 then
-        known.cap = max(math.ceil(_WEIGHTS * mean), 1)
+        known.cap = min(max(math.ceil(_WEIGHTS * mean), 1), MAX_WEIGHT)
         known.scales = {name: x * before / known.cap for name, x in found.scales.items()}
         known.factors, known.forecast = found.factors, found.forecast
         known.done += 1

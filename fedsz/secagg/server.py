@@ -21,6 +21,7 @@ from fedsz.secagg.messages import (
     NOTHING,
     ROUND_BYTES,
     SPARE_BYTES,
+    VERSION,
     Advert,
     Consent,
     Consents,
@@ -98,7 +99,7 @@ class SecureServer:
         if assumed.signed and verifier is None:
             raise ConfigError("signed keys need a verifier")
         self._ring, self._verifier = Ring(bits), verifier
-        self._terms = Terms(secrets.token_bytes(ROUND_BYTES), bits, tokens, assumed)
+        self._terms = Terms(secrets.token_bytes(ROUND_BYTES), bits, tokens, assumed, VERSION)
         self.stage = Stage.ADVERTS
         self.about = NOTHING  # what tokens must be about, in `SecureClient.mask`
         self._asked: set[int] = set()

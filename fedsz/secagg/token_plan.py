@@ -1,8 +1,8 @@
 """What server and clients agree on before a secure sum: a ring, scales, and what is sent in turn.
 
 A token of b bits has k places of base B, the largest with B^k <= 2^b. Of n clients each adds a
-number from 0 to floor((B - 1) / n) in a place. So the sum of n is below B, whoever sends what: no
-place carries over into the next, and a ring of b bits cannot overflow. A coefficient is rounded to
+number from 0 to floor((B - 1) / n) in a place. So the sum of n that keep to it is below B: no place
+carries over into the next, and a ring of b bits cannot overflow. A coefficient is rounded to
 one of 2c + 1 values, c = floor((B - 1) / 2n), and takes a place. Several in a token take fewer bits
 together where 2nc + 1 is far from a power of two: with 4 clients and c = 1, five take 16 bits.
 Numbers that need more go as digits below floor((2^b - 1) / n) + 1, one in a token.
@@ -27,6 +27,7 @@ MAX_TOGETHER: Final = 16
 MAX_TENSORS: Final = 1 << 16
 MAX_BYTES: Final = 1 << 20  # of a plan
 MAX_CLIENTS: Final = 1 << 20
+MAX_WEIGHT: Final = (1 << 32) - 1  # of a client
 DIGEST_BYTES: Final = 16
 CLASSES: Final = 17  # of coefficients that were predicted to be as large; see `selection`
 LARGEST_FACTOR: Final = 1e3
@@ -77,7 +78,7 @@ class TokenPlan(
     bits: Annotated[int, msgspec.Meta(ge=2, le=MAX_BITS)]
     share: Annotated[float, msgspec.Meta(gt=0, le=1)]
     seed: _Word
-    cap: Annotated[int, msgspec.Meta(ge=1, le=(1 << 32) - 1)]
+    cap: Annotated[int, msgspec.Meta(ge=1, le=MAX_WEIGHT)]
     scales: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_TENSORS)]
     together: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOGETHER)] = 1
     dither: bool = False

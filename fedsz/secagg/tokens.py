@@ -15,8 +15,11 @@ of y (subtractive dither; Schuchman 1964).
 Whole numbers and running statistics are exact but for a grid of 2^-24 of what the plan says that
 they may move. Along with the update go the weight and the mean squares of the tokens before they
 are clipped: for each tensor, from which the next scales follow, and with a history for each class,
-from which the next factors do. Of n clients, none can say more
-than n/2 or 8 times what is expected, so that one that lies cannot take scales away from the others.
+from which the next factors do. A client says no more than n/2 or 8 times what is expected, so that
+one that has moved far does not take scales away from the others.
+
+All of that is of clients that keep to it. Nobody reads what one adds: other digits make a sum that
+is refused, or another mean.
 """
 
 from __future__ import annotations
@@ -125,6 +128,11 @@ class TokenCodec:
         whole = sum(math.prod(self.layout.shapes[name]) for name in self.exact)
         aside = self.plan.digits(self.plan.cap + 1) + self._energies * self._narrow
         return self.together + whole * self._wide + aside
+
+    @property
+    def of_classes(self) -> int:
+        """How many tokens the mean squares of classes take, where there is a history."""
+        return CLASSES * self._narrow
 
     @property
     def together(self) -> int:
