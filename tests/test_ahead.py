@@ -286,6 +286,43 @@ def test_a_reply_too_small_to_compress_takes_nothing_along_that_stays_behind() -
     assert np.abs(left).max() > 0.01
 
 
+@pytest.mark.parametrize("update", ["delta+ef", "feedback>uniform:shrink=0.25@step:2"])
+def test_what_is_left_of_tensors_that_a_reply_lacks_goes_on_waiting(update: str) -> None:
+    """An app may train its layers in turn, and reply with those alone."""
+    sent = model()
+    how, keeper = AHEAD.replace(update=update, threshold=0, rule="parameters"), Kept()
+    steps, arrived = ({name: np.zeros(x.shape) for name, x in sent.items()} for _ in range(2))
+    for turn in range(6):
+        told, reference = Instructions(how, turn), Reference(sent)
+        reference.begun = ahead_of(reference, keeper.left, 1, how)
+        begun = {**sent, **reference.begun}
+        rng = np.random.default_rng(turn)
+        replied = [name for i, name in enumerate(sent) if (i + turn) % 2]
+        done = {k: (begun[k] + rng.normal(0, 0.05, sent[k].shape)).astype("f4") for k in replied}
+        stream, _, _ = coded_update("arrays", done, told, reference, cast(Any, keeper))
+        decoded = fedsz.decompress(stream, reference=sent, as_numpy=True)
+        for name in replied:
+            steps[name] += done[name].astype(np.float64) - begun[name]
+            arrived[name] += decoded[name].astype(np.float64) - sent[name]
+
+    left = {name.rpartition("/")[2]: x for name, x in keeper.left.items() if "round" not in name}
+    for name in sent:
+        np.testing.assert_allclose(arrived[name] + left[name], steps[name], atol=1e-5)
+        assert np.abs(left[name]).max() > 0.01
+
+
+def test_what_is_left_of_tensors_that_a_reply_lacks_decays() -> None:
+    sent, keeper = model(), Kept()
+    keeper.left = {name: np.ones_like(x) for name, x in sent.items()}
+    absent, *others = sent
+    how = AHEAD.replace(decay=0.5, threshold=0, rule="parameters")
+
+    done = {name: sent[name] + 1 for name in others}
+    coded_update("arrays", done, Instructions(how, 1), Reference(sent), cast(Any, keeper))
+
+    np.testing.assert_array_equal(keeper.left[absent], np.full_like(sent[absent], 0.5))
+
+
 @contextmanager
 def release_that_cannot_shrink(client: int) -> Iterator[None]:
     """Client 2 reads codecs as releases did before `uniform` had the setting."""

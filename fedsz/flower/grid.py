@@ -347,16 +347,15 @@ class FedSZGrid(WrappedGrid):
             if self._packer.begins_round(pushed):
                 self._begin_round(pushed)
             decision, trains = self._book.decision, is_training(pushed)
+            config, base = decision.config, self._book.controller.base
             codecs = {int(node): codec for node, codec in decision.codecs.items()}
             benched = [reply for message in pushed if (reply := self._reply_of_benched(message))]
             left_out = {reply.metadata.src_node_id for reply in benched}
             asked = [m for m in pushed if m.metadata.dst_node_id not in left_out]
             if trains:
                 self._packer.counted(self._admission.asked(m.metadata.dst_node_id for m in asked))
-            config = decision.config
-            if trains:
-                config = under_privacy(config, self._book.controller.base, pushed[0].content)
-            packed = self._packer.pack(asked, config, codecs, overlaps) if asked else []
+                config = under_privacy(config, base, pushed[0].content)
+            packed = self._packer.pack(asked, config, base, codecs, overlaps) if asked else []
             raw_bytes = sum(p.content.raw_bytes for p in packed)
             self._book.sent(raw_bytes, sum(p.sent_bytes for p in packed))
             if raw_bytes and trains:

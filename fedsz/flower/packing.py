@@ -16,7 +16,8 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.flower.asked import Asked
 from fedsz.flower.broadcast_records import by_node, digests_in
 from fedsz.flower.broadcasts import Broadcasts
-from fedsz.flower.pushes import fingerprint, is_training, same_arrays
+from fedsz.flower.differential_privacy import without_feedback
+from fedsz.flower.pushes import is_training, purpose_of, same_arrays
 from fedsz.flower.records import (
     EVALUATE,
     Aside,
@@ -33,7 +34,7 @@ from fedsz.flower.turns import Turns
 from fedsz.methods import Eigen
 from fedsz.stream import Reader
 from fedsz.update.broadcast import Broadcast
-from fedsz.update.config import DELTA, EXACT, LEAST_BYTES, CompressionConfig, codec_told
+from fedsz.update.config import EXACT, LEAST_BYTES, CompressionConfig, codec_told
 from fedsz.update.instructions import Instructions
 from fedsz.update.shift import Shift
 from fedsz.update.step import step_spread
@@ -104,13 +105,13 @@ class Packer:
     def goes_on(self, pushed: Sequence[Message]) -> bool:
         """Say whether a push is of the round that the one before it was of."""
         again = any(message.metadata.dst_node_id in self._in_round for message in pushed)
-        return not again and self._sent == _sent(pushed)
+        return not again and self._sent == purpose_of(pushed)
 
     def begins_round(self, pushed: Sequence[Message]) -> bool:
         """Take note of a push that is to be packed, and say whether it begins a round."""
         if self.goes_on(pushed):
             return False
-        self._sent = _sent(pushed)
+        self._sent = purpose_of(pushed)
         self._turn += is_training(pushed)
         self._in_round = set()
         return True
@@ -131,20 +132,23 @@ class Packer:
         self,
         messages: Iterable[Message],
         config: CompressionConfig,
+        base: CompressionConfig,
         codecs: Mapping[int, str],
         overlaps: bool = False,
     ) -> list[Packed]:
         """Return the messages of a push, packed: once for all clients that are in the same case.
 
-        The messages are not changed; their order changes nothing. ``codecs`` are by node, for those
-        that use another codec. If rounds overlap, the model is kept that replies start from.
+        The messages are not changed; their order changes nothing. ``base`` is what the user has
+        named of ``config``. ``codecs`` are by node, for those that use another codec. If rounds
+        overlap, the model is kept that replies start from. Who keeps no model keeps no residual,
+        and is told to send what loses little without one.
 
         What does not train goes exactly in both directions, but for a model that is tested between
         rounds of training: that goes as it would be trained.
         """
         pushed = list(messages)
         trains = is_training(pushed)
-        how = config if trains else aside(config)
+        how = config if trains else config.aside
         instructions = Instructions(how, self._turn, run=self._run, trains=trains)
         tests = self._turn > 0 and all(
             message.metadata.message_type.startswith(EVALUATE) for message in pushed
@@ -175,16 +179,17 @@ class Packer:
             node = message.metadata.dst_node_id
             identity = id(message.content), lattices[node]
             content = contents[identity]
-            own = codecs.get(node) if content.instructions.config is config else None
-            unaware = node in self._unaware
+            how = content.instructions.config
+            forgets, unaware = how is config and self._forgets(node), node in self._unaware
+            own = codecs.get(node) if how is config else None
             own = codec_told(own) if own and unaware else own
             counted: int | None = None
             shifts: Mapping[str, bytes] = {}
             if trains and content.broadcasts:
                 counted = self._turns.ask(node, self._turn)
                 shifts = self._shifts.digests(node) if config.learns_shifts else {}
-            if own or unaware or counted is not None or shifts:
-                how = content.instructions.config
+            if own or forgets or unaware or counted is not None or shifts:
+                how = without_feedback(how, base) if forgets else how
                 how = how.without_history if unaware else how
                 how = how.replace(codec=own) if own else how
                 told = replace(content.instructions, config=how, counted=counted, shifts=shifts)
@@ -198,7 +203,8 @@ class Packer:
             if histories := {key: history for key, history in shown.items() if history}:
                 content = content.showing(histories)
             digests = content.instructions.histories
-            case = identity, own, unaware, *held.items(), counted, *shifts.items(), *digests.items()
+            of_node = own, forgets, unaware, counted
+            case = identity, *of_node, *held.items(), *shifts.items(), *digests.items()
             if case not in versions:
                 versions[case] = content.version(held)
             version, nbytes = versions[case]
@@ -269,7 +275,7 @@ class Packer:
         But for one that loses what it holds: it has no place to keep it, and is sent the whole.
         """
         node, content = asked.node, asked.content
-        if self._lost.get(node, 0) < FORGETFUL:
+        if not self._forgets(node):
             # Evaluation may have a key of its own, and leaves what training has left.
             told = content.instructions
             self._held[node] = {**self._held.get(node, {}), **told.holds}
@@ -334,6 +340,9 @@ class Packer:
         message = compat.make_message(copy.copy(asked.metadata), content=version)
         return Packed(message, content, nbytes)
 
+    def _forgets(self, node: int) -> bool:
+        return self._lost.get(node, 0) >= FORGETFUL
+
     def _holds(self, node: int) -> Mapping[str, bytes]:
         """Return what a node holds, by key, as far as it has not said otherwise."""
         return self._held.get(node, self._broadcasts.initial())
@@ -359,7 +368,7 @@ class Packer:
         layouts = {key: layout_of(record) for key, record in records.items()}
         small = sum(layout.nbytes for layout in layouts.values()) < LEAST_BYTES
         if small:
-            lattice, told = None, replace(told, config=aside(config))
+            lattice, told = None, replace(told, config=config.aside)
         for key, record in records.items():
             layout = layouts[key]
             if not layout.shapes:
@@ -387,14 +396,3 @@ class Packer:
 def _uses_history(stream: bytes) -> bool:
     """Say whether anything in a stream is coded by a history of broadcasts."""
     return any(chain.text.startswith(f"{Eigen.name}:") for chain in Reader(stream).header.chains)
-
-
-def _sent(pushed: Sequence[Message]) -> tuple[str, bytes]:
-    """Return what a push is for, and what tells its model apart."""
-    return pushed[0].metadata.message_type, fingerprint(pushed[0].content)
-
-
-def aside(config: CompressionConfig) -> CompressionConfig:
-    """Return how replies are compressed that do not train: exactly, and without residuals."""
-    changes = config.chain is not None or config.feeds_back
-    return config.replace(update=DELTA if changes else config.update, codec=config.lossless)

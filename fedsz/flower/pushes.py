@@ -60,6 +60,11 @@ def same_arrays(one: RecordDict, other: RecordDict) -> bool:
     )
 
 
+def purpose_of(pushed: Sequence[Message]) -> tuple[str, bytes]:
+    """Return what a push is for, and what tells its model apart."""
+    return pushed[0].metadata.message_type, fingerprint(pushed[0].content)
+
+
 def fingerprint(content: RecordDict) -> bytes:
     """Return what tells contents of other arrays apart."""
     hashed = _stream.Xxh3()

@@ -44,6 +44,11 @@ def by_tensor(record: Mapping[str, NDArray]) -> dict[str, State]:
     return dict(states)
 
 
+def tensor_of(key: str) -> str:
+    """Return the tensor of an array of what `flat` returned."""
+    return key.partition(_TENSOR)[2]
+
+
 def path_of(state: State, name: str) -> str | None:
     """Return the path of the array of this name, in whichever branch; None if there is none."""
     return next((path for path in state if path.rpartition(_BRANCH)[2] == name), None)

@@ -17,6 +17,7 @@ from fedsz.arrays import NDArray, New, StateDict, as_arrays, new_memory
 from fedsz.errors import DivergedUpdate, ReferenceMismatch
 from fedsz.methods import History
 from fedsz.methods.combinators import by_step
+from fedsz.methods.state import tensor_of
 from fedsz.stream import Limits, Reader
 from fedsz.update.ahead import finer, is_step, less_head_start
 from fedsz.update.bound_encoder import UpdateEncoder
@@ -178,6 +179,8 @@ def coded_update(
         arrays = less_head_start(arrays, sent)
     keeps_state = config.keeps_state and told.trains
     kept, age = keeper.residual(key, told) if keeps_state else ({}, 1)
+    waiting = _of_absent(kept, arrays, began, config)
+    kept = {name: x for name, x in kept.items() if name not in waiting}
     base, shift = sent if config.sends_differences and not differs else None, NO_SHIFT
     encoder: UpdateEncoder | ChainEncoder
     if chain is None:
@@ -209,10 +212,29 @@ def coded_update(
             assert base is not None
             shift = shift_after(stream, base, shift, chain)
         left = with_shift(encoder.left, shift) if shift else encoder.left
-        keeper.keep_residual(key, left, told)
+        weight = 1.0 if chain else config.decay**age
+        waits = {
+            name: x if weight == 1 else x * x.dtype.type(weight) for name, x in waiting.items()
+        }
+        keeper.keep_residual(key, left | waits, told)
     elif told.trains:
         keeper.forget_residual(key)
     return stream, report, encoder.arrived
+
+
+def _of_absent(
+    kept: Mapping[str, NDArray],
+    arrays: Mapping[str, NDArray],
+    model: Reference,
+    config: CompressionConfig,
+) -> dict[str, NDArray]:
+    """Return what has been kept of the model's tensors that are not replied: it goes on waiting."""
+    tensors = {name: name if config.chain is None else tensor_of(name) for name in kept}
+    return {
+        name: kept[name]
+        for name, tensor in tensors.items()
+        if tensor in model.arrays and tensor not in arrays
+    }
 
 
 def check_finite(

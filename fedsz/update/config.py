@@ -284,6 +284,12 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.replace(downlink=self.downlink.removeprefix(STAGGERED))
 
     @property
+    def aside(self) -> CompressionConfig:
+        """The same for replies that do not train: exactly, and without residuals."""
+        changes = self.chain is not None or self.feeds_back
+        return self.replace(update=DELTA if changes else self.update, codec=self.lossless)
+
+    @property
     def learns_shifts(self) -> bool:
         """Whether clients send how their steps differ from what the server has learnt of them."""
         from fedsz.methods import Difference
