@@ -1,6 +1,6 @@
 """What the default costs and saves under servers that step by momentum or by Adam.
 
-    python -m benchmarks.server_optimisers --data-dir DIR [--seeds 3]
+    python -m benchmarks.server_optimisers --data-dir DIR [--seeds 3] [--tasks mlp lstm]
 
 Flower's own strategies run behind a `FedSZGrid` without any option, and on the same Grid without
 it. Pairs share the seed: of the model, the shares and the examples' order. Clients of `mlp` take
@@ -32,6 +32,7 @@ from fedsz.training.options import RunConfig, options
 SERVERS: Final[Mapping[str, Callable[[], FedAvg]]] = {
     "FedAvg": lambda: FedAvg(fraction_evaluate=0.0),
     "FedAvgM, momentum 0.5": lambda: FedAvgM(fraction_evaluate=0.0, server_momentum=0.5),
+    "FedAvgM, momentum 0.9": lambda: FedAvgM(fraction_evaluate=0.0, server_momentum=0.9),
     "FedAdam, eta 0.01": lambda: FedAdam(fraction_evaluate=0.0, eta=0.01),
 }
 TASKS: Final = {
@@ -47,9 +48,10 @@ TASKS: Final = {
 
 
 class Outcome(NamedTuple):
-    """What a run came to: the last accuracy, and all bytes of arrays up and down."""
+    """What a run came to: the last accuracy, the mean of all rounds, and all bytes of arrays."""
 
     accuracy: float
+    course: float
     up: int
     down: int
 
@@ -82,21 +84,22 @@ def outcome(config: RunConfig, server: Callable[[], FedAvg], *, compressed: bool
         evaluate_fn=test,
     )
     traffic = grid.take_traffic()
+    last, course = accuracies[-1], fmean(accuracies[1:])  # the first is before any training
     if compressed:
-        return Outcome(accuracies[-1], traffic.sent_up, traffic.sent_down)
-    return Outcome(accuracies[-1], traffic.raw_up, traffic.raw_down)
+        return Outcome(last, course, traffic.sent_up, traffic.sent_down)
+    return Outcome(last, course, traffic.raw_up, traffic.raw_down)
 
 
 def row(name: str, server: str, pairs: list[tuple[Outcome, Outcome]]) -> str:
     """Return a line of the table from uncompressed runs and those by default."""
     plain, default = zip(*pairs, strict=True)
-    lost = Spread.of(b.accuracy - a.accuracy for a, b in pairs)
+    lost = difference(Spread.of(b.accuracy - a.accuracy for a, b in pairs))
+    over_all = difference(Spread.of(b.course - a.course for a, b in pairs))
     up = sum(a.up for a in plain) / sum(b.up for b in default)
     both = sum(a.up + a.down for a in plain) / sum(b.up + b.down for b in default)
     ends = f"{100 * fmean(a.accuracy for a in plain):.1f} %"
-    return (
-        f"| {name}, {server} | {len(pairs)} | {ends} | {up:.1f} | {both:.1f} | {difference(lost)} |"
-    )
+    cells = [f"{name}, {server}", len(pairs), ends, f"{up:.1f}", f"{both:.1f}", lost, over_all]
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def main() -> None:
@@ -104,12 +107,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data-dir", default="", help="folder of the data sets")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tasks", nargs="+", choices=[*TASKS], default=[*TASKS])
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    print("| clients and server | seeds | plain | up | both | points |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
-    for name, config in TASKS.items():
+    print("| clients and server | seeds | plain | up | both | points | all rounds |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name in arguments.tasks:
+        config = TASKS[name]
         for server, make in SERVERS.items():
             pairs = [
                 (
