@@ -70,7 +70,6 @@ class Plan(NamedTuple):
         least: survivors, and shares of secrets, without which nothing is revealed.
         consents: signatures of the survivors that a client must see; 0 if keys are not signed.
         corrupt: how many may collude, at most.
-        near: how many of these may be one client's neighbours, but for 2^-security.
     """
 
     clients: int
@@ -79,7 +78,6 @@ class Plan(NamedTuple):
     least: int
     consents: int
     corrupt: int
-    near: int
 
 
 @lru_cache(maxsize=64)
@@ -109,7 +107,7 @@ def plan(clients: int, assumed: Assumptions) -> Plan:
         connected = whole or _connected(clients, colluding + dropped, degree, assumed.security)
         if connected and low <= high and consents <= least:
             threshold = min(max(degree // 2 + 1, low), high)
-            return Plan(clients, degree, threshold, least, consents, colluding, near)
+            return Plan(clients, degree, threshold, least, consents, colluding)
     who = f"{clients} clients of which {colluding} may collude and {dropped} drop out"
     raise ConfigError(f"no secure sum of {who}: lower corrupt or dropout")
 
