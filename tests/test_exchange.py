@@ -15,11 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg
-from fedsz.flower.differential_privacy import MOST_STEPS
-from fedsz.flower.records import KEY
 from fedsz.flower.wrapped_grid import WrappedGrid
-from fedsz.update.config import CompressionConfig
-from fedsz.update.instructions import Instructions
 from tests.federation import CLIENTS, app_of, around, grid_of, initial, moved, record_of, to_arrays
 from tests.links import Server
 from tests.odd_grids import Odd, error_first, for_another, in_its_own_name, never, superlink, twice
@@ -223,31 +219,6 @@ def test_a_client_without_memory_is_helped_in_the_same_round(engine: str, way: s
         assert WAYS[way](grid, 5) == 5 * CLIENTS
 
     assert not rounds
-
-
-@pytest.mark.parametrize("bound", [None, "step:1"])
-def test_a_client_that_never_has_memory_is_told_to_send_what_needs_none(bound: str | None) -> None:
-    """What it left out would be lost. A bound that the user has named stays as it is."""
-    told: dict[int, list[CompressionConfig]] = {}
-
-    def forget(client: int, message: Message, context: Context) -> None:
-        note: Any = message.content[KEY]
-        told.setdefault(client, []).append(Instructions.read(note).config)
-        if client == 1:
-            context.state.clear()
-
-    named: dict[str, Any] = {"error_bound": bound, "update": "delta+ef", "downlink": bound}
-    named = named if bound else {}
-    grid = FedSZGrid(grid_of(around(app_of(), before=forget)), **named)
-
-    trained(StreamingFedAvg(fraction_evaluate=0), grid, rounds=8)
-
-    assert grid.take_traffic().replies == 8 * CLIENTS
-    last, others = told[1][-1], told[0][-1]
-    assert (last.update, last.ahead) == ("delta", False)
-    assert others.update == "delta+ef"
-    assert last.error_bound == (bound or f"step:{MOST_STEPS:g}")
-    assert others.error_bound == (bound or others.error_bound) != f"step:{MOST_STEPS:g}"
 
 
 def test_a_client_without_memory_is_helped_by_a_buffer() -> None:

@@ -355,7 +355,7 @@ class FedSZGrid(WrappedGrid):
             if trains:
                 self._packer.counted(self._admission.asked(m.metadata.dst_node_id for m in asked))
                 config = under_privacy(config, base, pushed[0].content)
-            packed = self._packer.pack(asked, config, base, codecs, overlaps) if asked else []
+            packed = self._packer.pack(asked, config, codecs, overlaps) if asked else []
             raw_bytes = sum(p.content.raw_bytes for p in packed)
             self._book.sent(raw_bytes, sum(p.sent_bytes for p in packed))
             if raw_bytes and trains:

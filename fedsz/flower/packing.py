@@ -16,7 +16,6 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.flower.asked import Asked
 from fedsz.flower.broadcast_records import by_node, digests_in
 from fedsz.flower.broadcasts import Broadcasts
-from fedsz.flower.differential_privacy import without_feedback
 from fedsz.flower.pushes import is_training, purpose_of, same_arrays
 from fedsz.flower.records import (
     EVALUATE,
@@ -132,16 +131,13 @@ class Packer:
         self,
         messages: Iterable[Message],
         config: CompressionConfig,
-        base: CompressionConfig,
         codecs: Mapping[int, str],
         overlaps: bool = False,
     ) -> list[Packed]:
         """Return the messages of a push, packed: once for all clients that are in the same case.
 
-        The messages are not changed; their order changes nothing. ``base`` is what the user has
-        named of ``config``. ``codecs`` are by node, for those that use another codec. If rounds
-        overlap, the model is kept that replies start from. Who keeps no model keeps no residual,
-        and is told to send what loses little without one.
+        The messages are not changed; their order changes nothing. ``codecs`` are by node, for those
+        that use another codec. If rounds overlap, the model is kept that replies start from.
 
         What does not train goes exactly in both directions, but for a model that is tested between
         rounds of training: that goes as it would be trained.
@@ -180,7 +176,7 @@ class Packer:
             identity = id(message.content), lattices[node]
             content = contents[identity]
             how = content.instructions.config
-            forgets, unaware = how is config and self._forgets(node), node in self._unaware
+            unaware = node in self._unaware
             own = codecs.get(node) if how is config else None
             own = codec_told(own) if own and unaware else own
             counted: int | None = None
@@ -188,8 +184,7 @@ class Packer:
             if trains and content.broadcasts:
                 counted = self._turns.ask(node, self._turn)
                 shifts = self._shifts.digests(node) if config.learns_shifts else {}
-            if own or forgets or unaware or counted is not None or shifts:
-                how = without_feedback(how, base) if forgets else how
+            if own or unaware or counted is not None or shifts:
                 how = how.without_history if unaware else how
                 how = how.replace(codec=own) if own else how
                 told = replace(content.instructions, config=how, counted=counted, shifts=shifts)
@@ -203,8 +198,7 @@ class Packer:
             if histories := {key: history for key, history in shown.items() if history}:
                 content = content.showing(histories)
             digests = content.instructions.histories
-            of_node = own, forgets, unaware, counted
-            case = identity, *of_node, *held.items(), *shifts.items(), *digests.items()
+            case = identity, own, unaware, *held.items(), counted, *shifts.items(), *digests.items()
             if case not in versions:
                 versions[case] = content.version(held)
             version, nbytes = versions[case]
@@ -275,7 +269,7 @@ class Packer:
         But for one that loses what it holds: it has no place to keep it, and is sent the whole.
         """
         node, content = asked.node, asked.content
-        if not self._forgets(node):
+        if self._lost.get(node, 0) < FORGETFUL:
             # Evaluation may have a key of its own, and leaves what training has left.
             told = content.instructions
             self._held[node] = {**self._held.get(node, {}), **told.holds}
@@ -339,9 +333,6 @@ class Packer:
         content.pack_away()
         message = compat.make_message(copy.copy(asked.metadata), content=version)
         return Packed(message, content, nbytes)
-
-    def _forgets(self, node: int) -> bool:
-        return self._lost.get(node, 0) >= FORGETFUL
 
     def _holds(self, node: int) -> Mapping[str, bytes]:
         """Return what a node holds, by key, as far as it has not said otherwise."""
