@@ -225,7 +225,7 @@ def test_what_the_page_says_of_the_noise_is_so() -> None:
 
 def test_noise_that_colluding_clients_know_all_of_is_refused() -> None:
     start = start_of()
-    few = Plan(10, 9, 5, least=4, consents=0, corrupt=4, near=4)
+    few = Plan(10, 9, 5, least=4, consents=0, corrupt=4)
     with pytest.raises(ConfigError, match="4 survivors of which 4 may collude"):
         share_of(codec_of(start).plan, 100, few)
     with pytest.raises(ConfigError, match="larger ring than there is"):
