@@ -1,11 +1,12 @@
-"""What the default costs and saves under servers that step by momentum or by Adam.
+"""What the default costs and saves under servers with momentum or Adam, and forgetful clients.
 
     python -m benchmarks.server_optimisers --data-dir DIR [--seeds 3] [--tasks mlp lstm]
 
 Flower's own strategies run behind a `FedSZGrid` without any option, and on the same Grid without
 it. Pairs share the seed: of the model, the shares and the examples' order. Clients of `mlp` take
 plain steps on skewed shares of scikit-learn's digits, those of `lstm` steps by AdamW on
-Shakespeare's lines. It prints a row for each task and server.
+Shakespeare's lines. Those that keep nothing lose their Context's state before each message. It
+prints a row for each task and case.
 """
 
 from __future__ import annotations
@@ -18,19 +19,24 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
 from fedsz.experiments.sweep_worker import grid_of
 from fedsz.flower import FedSZGrid
 from fedsz.flower.records import to_record
 from fedsz.report.runs import Spread, difference
+from fedsz.training.apps import make_client_app
 from fedsz.training.federation import prepare
 from fedsz.training.model_state import arrays_of, load
 from fedsz.training.options import RunConfig, options
 
+FORGETFUL: Final = "FedAvg, clients keep nothing"
 SERVERS: Final[Mapping[str, Callable[[], FedAvg]]] = {
     "FedAvg": lambda: FedAvg(fraction_evaluate=0.0),
+    FORGETFUL: lambda: FedAvg(fraction_evaluate=0.0),
     "FedAvgM, momentum 0.5": lambda: FedAvgM(fraction_evaluate=0.0, server_momentum=0.5),
     "FedAvgM, momentum 0.9": lambda: FedAvgM(fraction_evaluate=0.0, server_momentum=0.9),
     "FedAdam, eta 0.01": lambda: FedAdam(fraction_evaluate=0.0, eta=0.01),
@@ -56,14 +62,25 @@ class Outcome(NamedTuple):
     down: int
 
 
-def outcome(config: RunConfig, server: Callable[[], FedAvg], *, compressed: bool) -> Outcome:
+def without_memory(app: ClientApp) -> ClientAppCallable:
+    """Return an app whose clients keep nothing from message to message."""
+
+    def answer(message: Message, context: Context) -> Message:
+        context.state.clear()
+        return app(message, context)
+
+    return answer
+
+
+def outcome(config: RunConfig, server: str, *, compressed: bool) -> Outcome:
     """Run a federation.
 
     Without compression a `FedSZGrid` counts the bytes all the same.
     """
     problem = prepare(config)
     exact = {"codec": "raw", "lossless": "raw", "update": "weights", "downlink": "exact"}
-    grid = FedSZGrid(grid_of(config), **({"shared_initial": True} if compressed else exact))
+    app = without_memory(make_client_app()) if server == FORGETFUL else None
+    grid = FedSZGrid(grid_of(config, app), **({"shared_initial": True} if compressed else exact))
     accuracies: list[float] = []
 
     def test(_: int, arrays: ArrayRecord) -> MetricRecord:
@@ -76,7 +93,7 @@ def outcome(config: RunConfig, server: Callable[[], FedAvg], *, compressed: bool
     told: dict[str, Any] = {
         name: getattr(config, name) for name, about in options().items() if about.sent
     }
-    server().start(
+    SERVERS[server]().start(
         grid,
         to_record(arrays_of(problem.model)),
         num_rounds=config.rounds,
@@ -115,11 +132,11 @@ def main() -> None:
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name in arguments.tasks:
         config = TASKS[name]
-        for server, make in SERVERS.items():
+        for server in SERVERS:
             pairs = [
                 (
-                    outcome(run, make, compressed=False),
-                    outcome(run, make, compressed=True),
+                    outcome(run, server, compressed=False),
+                    outcome(run, server, compressed=True),
                 )
                 for run in (
                     replace(config, seed=seed, data_dir=arguments.data_dir)

@@ -180,7 +180,7 @@ def test_frames_are_those_of_the_code() -> None:
 def test_instructions_and_reports_have_the_keys_of_the_page() -> None:
     told = Instructions(
         CompressionConfig(factors={"w": 2.0}), 1, {"KEY": b""}, b"r", counted=0,
-        shifts={"KEY": b""}, histories={"KEY": b""},
+        shifts={"KEY": b""}, histories={"KEY": b""}, replied=True,
     ).written()  # fmt: skip
     rows = table("| key | value |")
     assert {name for row in rows for name in re.findall(r"`([^`]+)`", row[0])} == set(told)

@@ -41,6 +41,8 @@ from fedsz.update.config import WEIGHTS
 from fedsz.update.partition import is_lossy
 
 if TYPE_CHECKING:
+    from flwr.clientapp.typing import ClientAppCallable
+
     from fedsz.transport.local_grid import LocalGrid
 
 OnRound = Callable[[RoundRecord], None]
@@ -104,15 +106,15 @@ def distributions(
     return [*found, distribution(error, "error", name)]
 
 
-def grid_of(config: RunConfig) -> LocalGrid:
-    """Return a grid with the clients of a run in this process."""
+def grid_of(config: RunConfig, app: ClientAppCallable | None = None) -> LocalGrid:
+    """Return a grid with the clients of a run in this process, of another ``app`` if one is given."""
     from fedsz.training.apps import make_client_app
     from fedsz.transport.local_grid import LocalGrid
 
     place: dict[str, Any] = {"task": config.task, "data-dir": config.data_dir}
     place |= {"device": config.device, "initial": config.initial}
     shares = [{"partition-id": i, "num-partitions": config.clients} for i in range(config.clients)]
-    return LocalGrid(make_client_app(), [place | share for share in shares])
+    return LocalGrid(app or make_client_app(), [place | share for share in shares])
 
 
 def _federated_over_grpc(config: RunConfig, on_round: OnRound) -> dict[str, np.ndarray]:

@@ -40,7 +40,7 @@ from fedsz.update.step import step_spread
 
 logger = logging.getLogger(__name__)
 
-FORGETFUL: Final = 2  # times that a client has lost its model, and is sent the whole from then on
+FORGETFUL: Final = 2  # times in a row that a client has lost its model: it keeps none
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ class Packer:
         self._turn = 0
         self._held: dict[int, Mapping[str, bytes]] = {}  # by node, then key: as replies have shown
         self._seen: dict[int, Mapping[str, bytes]] = {}  # likewise, the digests of histories
-        self._lost: dict[int, int] = {}  # by node: how often it lacked what it was to hold
+        self._lost: dict[int, int] = {}  # by node: how often in a row it lacked what it was to hold
+        self._uninitiated: set[int] = set()  # who lacks the first model, too
         self._unaware: set[int] = set()  # whose releases cannot code by histories
         self._in_round: set[int] = set()  # who has been sent the model of this round
         self._sent = ("", b"")  # the purpose and the model of this round
@@ -179,15 +180,17 @@ class Packer:
             unaware = node in self._unaware
             own = codecs.get(node) if how is config else None
             own = codec_told(own) if own and unaware else own
-            counted: int | None = None
+            counted, replied = None, False
             shifts: Mapping[str, bytes] = {}
             if trains and content.broadcasts:
                 counted = self._turns.ask(node, self._turn)
+                replied = self._turns.has_counted(node)
                 shifts = self._shifts.digests(node) if config.learns_shifts else {}
-            if own or unaware or counted is not None or shifts:
+            if own or unaware or counted is not None or replied or shifts:
                 how = how.without_history if unaware else how
                 how = how.replace(codec=own) if own else how
                 told = replace(content.instructions, config=how, counted=counted, shifts=shifts)
+                told = replace(told, replied=replied)
                 content = replace(content, instructions=told)
             held, seen = self._holds(node), self._seen.get(node, {})
             shown = {
@@ -198,7 +201,8 @@ class Packer:
             if histories := {key: history for key, history in shown.items() if history}:
                 content = content.showing(histories)
             digests = content.instructions.histories
-            case = identity, own, unaware, *held.items(), counted, *shifts.items(), *digests.items()
+            of_node = own, unaware, counted, replied
+            case = identity, *of_node, *held.items(), *shifts.items(), *digests.items()
             if case not in versions:
                 versions[case] = content.version(held)
             version, nbytes = versions[case]
@@ -266,10 +270,16 @@ class Packer:
     def received(self, asked: Asked) -> None:
         """Note that a node has answered a message, and so holds what was in it.
 
-        But for one that loses what it holds: it has no place to keep it, and is sent the whole.
+        But for one that loses what it holds: it has no place to keep it, and may have the first
+        model alone.
         """
         node, content = asked.node, asked.content
-        if self._lost.get(node, 0) < FORGETFUL:
+        if self._lost.get(node, 0) >= FORGETFUL:
+            if node not in self._uninitiated:
+                self._held.pop(node, None)
+        else:
+            if self._held.get(node):
+                self._lost.pop(node, None)
             # Evaluation may have a key of its own, and leaves what training has left.
             told = content.instructions
             self._held[node] = {**self._held.get(node, {}), **told.holds}
@@ -304,6 +314,8 @@ class Packer:
         A client that lacks even what it needs no other model for will not be helped by it again.
         """
         node, content = asked.node, asked.content
+        if node not in self._held:
+            self._uninitiated.add(node)
         self._lost[node] = self._lost.get(node, 0) + bool(self._held.get(node))
         self._held[node], self._seen[node] = {}, {}
         if not content.instructions.holds or not content.is_newest:

@@ -27,6 +27,10 @@ class Turns:
         self._asked[node] = turn
         return counted
 
+    def has_counted(self, node: int) -> bool:
+        """Say whether a reply of a node has counted."""
+        return node in self._counted
+
     def answered(self, node: int, turn: int) -> None:
         """Take note of a reply to what a node was asked in a turn."""
         self._answered[node] = turn

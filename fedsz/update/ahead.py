@@ -33,7 +33,7 @@ from fedsz.update.reference import Reference
 REACH: Final = 0.72
 TYPICAL: Final = 1.8
 WIDER: Final = 1.8  # times as wide as without a head start: bounds of updates
-ALIKE: Final = 0.5  # of a step: bounds up to here cost as little without one
+ALIKE: Final = 0.5  # of a step: bounds up to here cost as little without one, or without feedback
 NEAR: Final = 0.5  # times as far from 0 as from where training began, at most: what is a step
 LOOK: Final = 1 << 16  # elements of a tensor that tell
 
@@ -59,15 +59,25 @@ def not_ahead(config: CompressionConfig) -> CompressionConfig:
     return config.replace(ahead=False, error_bound=str(bound))
 
 
-def finer(arrays: Mapping[str, NDArray], config: CompressionConfig) -> dict[str, float]:
-    """Return what bounds are multiplied with, of tensors that never have a head start."""
+def finer(
+    arrays: Mapping[str, NDArray], config: CompressionConfig, *, forgets: bool = False
+) -> dict[str, float]:
+    """Return what bounds are multiplied with, of tensors whose residual is of less use than others'.
+
+    Args:
+        arrays: to be sent.
+        config: as the server has told it; bounds that lean on no head start stay as they are.
+        forgets: whether this client has lost what it kept, and may lose again what it leaves out
+            now, within bounds of steps. Else they are those that never have a head start.
+    """
     if not config.begins_ahead:
         return {}
-    factor = without_head_start(config.bound)
+    bound = config.bound
+    factor = min(1.0, ALIKE / bound.value) if forgets else without_head_start(bound)
     return {
         name: factor
         for name, x in arrays.items()
-        if x.dtype in LOSSY_DTYPES and x.dtype not in WIDE and factor < 1
+        if x.dtype in LOSSY_DTYPES and (forgets or x.dtype not in WIDE) and factor < 1
     }
 
 

@@ -19,7 +19,7 @@ from fedsz.methods import History
 from fedsz.methods.combinators import by_step
 from fedsz.methods.state import tensor_of
 from fedsz.stream import Limits, Reader
-from fedsz.update.ahead import finer, is_step, less_head_start
+from fedsz.update.ahead import ALIKE, finer, is_step, less_head_start
 from fedsz.update.bound_encoder import UpdateEncoder
 from fedsz.update.chained import ChainEncoder
 from fedsz.update.compress import Report, compress_measured
@@ -106,12 +106,15 @@ def received(
         return model  # it has been here before a crash of the server, which knows of an older one
     if plain:
         model = Reference(plain)  # smaller as it is
-    elif model is None:
+    else:
         wanted = Reader(streams[0], limits).header.reference if streams else told.holds[key]
-        model = initial() if wanted else None
-        if model is not None and model.digest != wanted:
-            have, want = shown(model.digest), shown(wanted or b"")
-            logger.warning("the initial model here is %s, the server's %s: it sends it", have, want)
+        if wanted and (model is None or model.digest != wanted):
+            model = initial()
+            if model is not None and model.digest != wanted:
+                have, want = shown(model.digest), shown(wanted)
+                logger.warning(
+                    "the initial model here is %s, the server's %s: it sends it", have, want
+                )
     for stream in streams:
         model = Reference(arrays_of(Reader(stream, limits), model, new))
     if model is None:
@@ -171,14 +174,17 @@ def coded_update(
         DivergedUpdate: a tensor that was finite is not any more.
     """
     config, chain, began = told.config, told.config.chain, sent
-    factors = finer(arrays, config)
+    keeps_state = config.keeps_state and told.trains
+    kept, age = keeper.residual(key, told) if keeps_state else ({}, 1)
+    forgets = keeps_state and told.replied and not kept and config.bound.kind == "step"
+    factors = finer(arrays, config, forgets=forgets)
+    if forgets and factors:
+        config = _without_memory(key, config)
     if chain is None and not differs and is_step(arrays, sent):
         # As differences from the model they would have its scale, and so would their bounds.
         differs, sent = True, Reference({name: np.zeros_like(x) for name, x in arrays.items()})
     if not differs:
         arrays = less_head_start(arrays, sent)
-    keeps_state = config.keeps_state and told.trains
-    kept, age = keeper.residual(key, told) if keeps_state else ({}, 1)
     waiting = _of_absent(kept, arrays, began, config)
     kept = {name: x for name, x in kept.items() if name not in waiting}
     base, shift = sent if config.sends_differences and not differs else None, NO_SHIFT
@@ -220,6 +226,17 @@ def coded_update(
     elif told.trains:
         keeper.forget_residual(key)
     return stream, report, encoder.arrived
+
+
+def _without_memory(key: str, config: CompressionConfig) -> CompressionConfig:
+    """Return a config that leaves less to later rounds, of which a client may know nothing."""
+    logger.warning(
+        "nothing is here of what the last reply left out of %r: it is sent within bounds of %g"
+        " steps, which takes more bytes; does anything keep this client's state?",
+        key,
+        ALIKE,
+    )
+    return config.replace(codec=config.lossy_codec.told)
 
 
 def _of_absent(

@@ -47,6 +47,7 @@ class Instructions:
             client; see `fedsz.update.shift`. None where the client is to start anew.
         histories: by the key of a model, the digest of the history of broadcasts that the
             server has for this client once it has received the message; see `fedsz.methods.eigen`.
+        replied: whether a reply of this client has counted in this run.
     """
 
     config: CompressionConfig
@@ -57,6 +58,7 @@ class Instructions:
     counted: int | None = None
     shifts: Mapping[str, bytes] = field(default_factory=dict)
     histories: Mapping[str, bytes] = field(default_factory=dict)
+    replied: bool = False
 
     @property
     def last_counted(self) -> int:
@@ -77,6 +79,8 @@ class Instructions:
         told |= {"turn": self.turn, "run": self.run, "trains": self.trains}
         if self.counted is not None:
             told["counted"] = self.counted
+        if self.replied:
+            told["replied"] = True
         shifts = {_SHIFTS + key: digest for key, digest in self.shifts.items()}
         histories = {_HISTORIES + key: digest for key, digest in self.histories.items()}
         return {**told, **held, **shifts, **histories}
@@ -106,6 +110,7 @@ class Instructions:
             {key.removeprefix(name): told[key] for key in told if key.startswith(name)}
             for name in (_HOLDS, _SHIFTS, _HISTORIES)
         )
-        # Older servers say neither.
+        # Older servers say none of these.
         run, trains = told.get("run", b""), bool(told.get("trains", True))
-        return cls(read.require(), turn, holds, run, trains, counted, shifts, histories)
+        replied = bool(told.get("replied", False))
+        return cls(read.require(), turn, holds, run, trains, counted, shifts, histories, replied)

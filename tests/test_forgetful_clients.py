@@ -1,0 +1,174 @@
+"""Clients that keep nothing from message to message, or lose what they kept now and then."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message
+
+import fedsz
+from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+from fedsz.flower.records import KEY
+from fedsz.update.ahead import ALIKE
+from fedsz.update.client_update import coded_update
+from fedsz.update.config import CompressionConfig
+from fedsz.update.instructions import Instructions
+from fedsz.update.reference import Reference
+from tests.federation import app_of, around, record_of, to_arrays
+
+AHEAD = CompressionConfig(
+    update="delta+ef", error_bound="step:2", ahead=True, threshold=0, rule="parameters"
+)
+EIGEN = "feedback>eigen>uniform:shrink=0.25@step:2"
+CLIENTS, ROUNDS = 4, 8
+MODEL = {"fc.weight": np.random.default_rng(0).normal(size=(100, 80)).astype(np.float32)}
+Arrays = dict[str, np.ndarray]
+
+
+class Kept:
+    """A keeper of one model's residual."""
+
+    sender = 1
+
+    def __init__(self, left: Arrays) -> None:
+        self.left = left
+
+    def residual(self, key: str, told: Instructions) -> tuple[Arrays, int]:
+        return self.left, 1
+
+    def keep_residual(self, key: str, residual: Arrays, told: Instructions) -> None:
+        self.left = residual
+
+
+def worst_error(how: CompressionConfig, left: Arrays, *, replied: bool) -> float:
+    """The largest error of a reply, in root mean squares of its step."""
+    step = np.random.default_rng(1).normal(size=MODEL["fc.weight"].shape).astype(np.float32)
+    meant = {"fc.weight": MODEL["fc.weight"] + step}
+    told, keeper = Instructions(how, 2, replied=replied), cast(Any, Kept(left))
+
+    stream, _, _ = coded_update("arrays", dict(meant), told, Reference(MODEL), keeper)
+
+    came = fedsz.decompress(stream, reference=MODEL, as_numpy=True)
+    sent = meant["fc.weight"] + left.get("fc.weight", np.float32(0))
+    assert keeper.left  # for the next time, should it be there then
+    return float(np.abs(came["fc.weight"] - sent).max() / step.std())
+
+
+@pytest.mark.parametrize("codec", ["uniform", "uniform:shrink=0.25", "sz3"])
+def test_a_reply_within_bounds_of_feedback_is_finer_where_nothing_is_kept(codec: str) -> None:
+    how, left = AHEAD.replace(codec=codec), {"fc.weight": np.full_like(MODEL["fc.weight"], 0.1)}
+
+    assert worst_error(how, {}, replied=True) == pytest.approx(ALIKE, rel=0.05)
+    for kept, replied in (({}, False), (left, True)):
+        assert worst_error(how, kept, replied=replied) == pytest.approx(2, rel=0.05)
+
+
+def test_a_basis_needs_no_feedback_either() -> None:
+    how = AHEAD.replace(update=EIGEN)
+    assert worst_error(how, {}, replied=True) < worst_error(how, {}, replied=False) / 2
+
+
+@pytest.mark.parametrize("changes", [{"ahead": False}, {"error_bound": "std:2"}])
+def test_bounds_that_a_user_names_stay(changes: dict[str, Any]) -> None:
+    how = AHEAD.replace(**changes)
+    named = worst_error(how, {}, replied=False)
+    assert worst_error(how, {}, replied=True) == pytest.approx(named, rel=0.05)
+
+
+def test_servers_say_who_has_replied_and_those_of_before_do_not() -> None:
+    said = Instructions(AHEAD, replied=True).written()
+
+    assert Instructions.read(said).replied
+    assert not Instructions.read(Instructions(AHEAD).written()).replied
+    assert "replied" not in Instructions(AHEAD).written()
+
+
+class Fleet:
+    """Clients that train for some rounds, of which client 1 may lose what it has kept.
+
+    Attributes:
+        down: by client, the bytes of arrays of each message that it was sent.
+        told: by client, the instructions of each.
+        errors: how many messages got an error for a reply.
+    """
+
+    def __init__(self, *, forgets: set[int], drops: set[int], initial: bool) -> None:
+        self.down: dict[int, list[int]] = {i: [] for i in range(CLIENTS)}
+        self.told: dict[int, list[Instructions]] = {i: [] for i in range(CLIENTS)}
+        rng = np.random.default_rng(3)
+
+        def edit(client: int, x: Arrays) -> Arrays:
+            return {k: (a + rng.normal(0, 0.02, a.shape)).astype(a.dtype) for k, a in x.items()}
+
+        def before(client: int, message: Message, context: Context) -> None:
+            number: Any = message.content["config"]["server-round"]
+            if client == 1 and number in forgets:
+                context.state.clear()
+            record, note = message.content["arrays"], message.content[KEY]
+            assert isinstance(record, ArrayRecord)
+            self.down[client].append(sum(len(array.data) for array in record.values()))
+            self.told[client].append(Instructions.read(cast(Any, note)))
+
+        def after(client: int, message: Message, reply: Message) -> None:
+            number: Any = message.content["config"]["server-round"]
+            if client == 1 and number in drops:
+                raise ConnectionError("the reply is lost")
+
+        mod = FedSZMod(initial=(lambda: dict(MODEL)) if initial else None)
+        app = around(app_of(edit, mods=[mod], examples=lambda _: 1), before, after)
+        inner = LocalGrid(app, [{"partition-id": i} for i in range(CLIENTS)])
+        self.grid = FedSZGrid(inner, shared_initial=initial)
+        self.after: Arrays = {}
+
+    def run(self) -> int:
+        """Return how many replies have counted."""
+        strategy = StreamingFedAvg(fraction_evaluate=0)
+        result = strategy.start(self.grid, record_of(MODEL), num_rounds=ROUNDS)
+        self.after = to_arrays(result.arrays)
+        return self.grid.take_traffic().replies
+
+
+ALL = set(range(1, ROUNDS + 1))
+
+
+@pytest.mark.parametrize("initial", [True, False])
+def test_who_never_keeps_anything_takes_part_in_each_round(initial: bool) -> None:
+    fleet = Fleet(forgets=ALL, drops=set(), initial=initial)
+
+    assert fleet.run() == CLIENTS * ROUNDS
+
+    # Two rounds find it out. Then it is asked once in each, and has the first model or nothing.
+    late, others = fleet.down[1][6:], fleet.down[0][4:]
+    assert len(fleet.down[1]) == ROUNDS + 2
+    assert max(late) < 2 * max(others) if initial else min(late) > 4 * max(others)
+    assert all(told.replied for told in fleet.told[1][1:])
+    assert all(len(down) == ROUNDS for client, down in fleet.down.items() if client != 1)
+
+
+def test_who_has_lost_it_now_and_then_is_sent_what_is_new() -> None:
+    fleet = Fleet(forgets={3, 5, 7}, drops=set(), initial=True)
+
+    assert fleet.run() == CLIENTS * ROUNDS
+
+    assert len(fleet.down[1]) == ROUNDS + 3
+    assert fleet.down[1][-1] == pytest.approx(fleet.down[0][-1], rel=0.1)
+
+
+def test_who_replies_in_vain_is_no_such_client() -> None:
+    fleet = Fleet(forgets=set(), drops={2, 3, 4, 5}, initial=True)
+
+    assert fleet.run() == CLIENTS * ROUNDS - 4
+
+    assert len(fleet.down[1]) == ROUNDS
+    assert fleet.down[1][-1] == pytest.approx(fleet.down[0][-1], rel=0.1)
+
+
+def test_who_keeps_a_model_again_goes_on_from_the_first_as_it_is_told() -> None:
+    fleet = Fleet(forgets={3, 4}, drops=set(), initial=True)
+
+    assert fleet.run() == CLIENTS * ROUNDS
+
+    assert len(fleet.down[1]) == ROUNDS + 2
+    assert max(fleet.down[1][6:]) < 2 * max(fleet.down[0][4:])
