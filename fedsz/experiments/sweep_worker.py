@@ -107,7 +107,7 @@ def distributions(
 
 
 def grid_of(config: RunConfig, app: ClientAppCallable | None = None) -> LocalGrid:
-    """Return a grid with the clients of a run in this process, of another ``app`` if one is given."""
+    """Return a grid with the clients of a run in this process, of fedsz's app or another."""
     from fedsz.training.apps import make_client_app
     from fedsz.transport.local_grid import LocalGrid
 

@@ -62,7 +62,7 @@ def not_ahead(config: CompressionConfig) -> CompressionConfig:
 def finer(
     arrays: Mapping[str, NDArray], config: CompressionConfig, *, forgets: bool = False
 ) -> dict[str, float]:
-    """Return what bounds are multiplied with, of tensors whose residual is of less use than others'.
+    """Return what bounds are multiplied with, of tensors whose residuals are of less use.
 
     Args:
         arrays: to be sent.
