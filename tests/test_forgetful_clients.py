@@ -35,6 +35,9 @@ class Kept:
     def __init__(self, left: Arrays) -> None:
         self.left = left
 
+    def turn(self, key: str, told: Instructions) -> int:
+        return told.turn - 1 if self.left else -1
+
     def residual(self, key: str, told: Instructions) -> tuple[Arrays, int]:
         return self.left, 1
 
@@ -94,7 +97,10 @@ class Fleet:
         errors: how many messages got an error for a reply.
     """
 
-    def __init__(self, *, forgets: set[int], drops: set[int], initial: bool) -> None:
+    def __init__(
+        self, *, forgets: set[int], drops: set[int], initial: bool, tests: bool = False
+    ) -> None:
+        self._tests = tests
         self.down: dict[int, list[int]] = {i: [] for i in range(CLIENTS)}
         self.told: dict[int, list[Instructions]] = {i: [] for i in range(CLIENTS)}
         rng = np.random.default_rng(3)
@@ -104,6 +110,8 @@ class Fleet:
 
         def before(client: int, message: Message, context: Context) -> None:
             number: Any = message.content["config"]["server-round"]
+            if message.metadata.message_type != "train":
+                return
             if client == 1 and number in forgets:
                 context.state.clear()
             record, note = message.content["arrays"], message.content[KEY]
@@ -124,7 +132,7 @@ class Fleet:
 
     def run(self) -> int:
         """Return how many replies have counted."""
-        strategy = StreamingFedAvg(fraction_evaluate=0)
+        strategy = StreamingFedAvg(fraction_evaluate=float(self._tests))
         result = strategy.start(self.grid, record_of(MODEL), num_rounds=ROUNDS)
         self.after = to_arrays(result.arrays)
         return self.grid.take_traffic().replies
@@ -148,11 +156,11 @@ def test_who_never_keeps_anything_takes_part_in_each_round(initial: bool) -> Non
 
 
 def test_who_has_lost_it_now_and_then_is_sent_what_is_new() -> None:
-    fleet = Fleet(forgets={3, 5, 7}, drops=set(), initial=True)
+    fleet = Fleet(forgets={3, 6}, drops=set(), initial=True)
 
     assert fleet.run() == CLIENTS * ROUNDS
 
-    assert len(fleet.down[1]) == ROUNDS + 3
+    assert len(fleet.down[1]) == ROUNDS + 2
     assert fleet.down[1][-1] == pytest.approx(fleet.down[0][-1], rel=0.1)
 
 
@@ -172,3 +180,24 @@ def test_who_keeps_a_model_again_goes_on_from_the_first_as_it_is_told() -> None:
 
     assert len(fleet.down[1]) == ROUNDS + 2
     assert max(fleet.down[1][6:]) < 2 * max(fleet.down[0][4:])
+
+
+@pytest.mark.parametrize("initial", [True, False])
+def test_who_keeps_a_model_for_its_test_alone_is_found_out_too(initial: bool) -> None:
+    """It loses what it kept before each training, and answers between."""
+    fleet = Fleet(forgets=ALL, drops=set(), initial=initial, tests=True)
+
+    assert fleet.run() == CLIENTS * ROUNDS
+
+    assert len(fleet.down[1]) <= ROUNDS + 3
+
+
+def test_replies_that_arrive_exactly_leave_nothing_and_are_no_loss(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fleet = Fleet(forgets=set(), drops=set(), initial=True)
+    fleet.grid = FedSZGrid(fleet.grid.inner, codec="raw", update="delta+ef", policy="auto")
+
+    assert fleet.run() == CLIENTS * ROUNDS
+
+    assert "nothing is here" not in caplog.text

@@ -212,7 +212,8 @@ def test_a_tolerance_is_a_number() -> None:
 
 
 def test_what_a_policy_needs_is_what_its_rules_need() -> None:
-    assert {rule.name for rule in POLICIES if rule.needs} == {"layers"}
-    assert not controller("auto+gate").needs
+    assert {rule.name for rule in POLICIES if rule.needs} == {"layers", "auto"}
+    assert controller("auto+gate").needs == {"step"}
+    assert not controller("gate").needs
     assert controller("gate+layers:cost=mse").needs == {"spread"}
-    assert controller("layers+auto").needs == {"spread", "sensitivity"}
+    assert controller("layers+auto").needs == {"spread", "sensitivity", "step"}

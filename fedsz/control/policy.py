@@ -47,7 +47,6 @@ class Controller:
 
     Attributes:
         base: see above.
-        needs: what has to be measured for the policy: of `SPREAD` and `SENSITIVITY`.
         next_round: the number of the round to come; 0 is the model before any training.
         decision: how the round to come is to be sent; None before any round has been seen.
 
@@ -76,12 +75,16 @@ class Controller:
             for part in re.split(r"\+(?!\d)", policy)
         ]
         self.base, self._rounds = base, rounds
-        self.needs = frozenset[str]().union(*(rule.needs for rule in self._rules))
         self.next_round = 0
         self.decided()  # what cannot work at all is said now
         for seen in history:
             self.observe(seen)
         self.decision = self.decided() if self.next_round else None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What has to be measured of the round to come, as `Rule.needs` has it."""
+        return frozenset[str]().union(*(rule.needs for rule in self._rules))
 
     def observe(self, seen: RoundRecord) -> None:
         """Take in the record of a round that is over; the first is round 0, before any training."""

@@ -176,6 +176,9 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
             update; empty unless the policy asks for it.
         sensitivity: by lossy tensor, the rise of the held-out loss, in nats, over the mean squared
             error of its elements, as `fedsz.training.sensitivity` measures it; likewise.
+        apart: how far the model that goes out next is from the mean of the replies, over how far
+            that is from the one before: 0 of a server that averages. None where that is not known,
+            or the policy does not ask for it.
         epsilon: what the run has spent of differential privacy; None where it has none.
         delta: that this is at; likewise.
         clipping_norm: that each update was clipped to; likewise.
@@ -194,6 +197,7 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
     decision: Decision | None = None
     spread: dict[str, tuple[int, float]] = {}
     sensitivity: dict[str, float] = {}
+    apart: float | None = None
     epsilon: float | None = None
     delta: float | None = None
     clipping_norm: float | None = None

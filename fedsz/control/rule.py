@@ -17,6 +17,7 @@ FIXED: Final = "fixed"  # takes what it is given
 AUTO: Final = "auto"  # asks for a tolerance and nothing else
 SPREAD: Final = "spread"
 SENSITIVITY: Final = "sensitivity"
+STEP: Final = "step"  # which servers that average by themselves need not measure
 DEFAULT_TOLERANCE: Final = 0.5  # points of accuracy
 
 
@@ -56,7 +57,7 @@ class Rule(ABC):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the server must measure for it: of `SPREAD` and `SENSITIVITY`."""
+        """What the server must measure next for it: of `SPREAD`, `SENSITIVITY` and `STEP`."""
         return frozenset()
 
     def observe(self, seen: RoundRecord, /) -> None:  # noqa: B027 - few look at no round

@@ -41,7 +41,7 @@ from fedsz.update.config import WEIGHTS
 from fedsz.update.partition import is_lossy
 
 if TYPE_CHECKING:
-    from flwr.clientapp.typing import ClientAppCallable
+    from flwr.clientapp import ClientApp
 
     from fedsz.transport.local_grid import LocalGrid
 
@@ -106,7 +106,7 @@ def distributions(
     return [*found, distribution(error, "error", name)]
 
 
-def grid_of(config: RunConfig, app: ClientAppCallable | None = None) -> LocalGrid:
+def grid_of(config: RunConfig, app: ClientApp | None = None) -> LocalGrid:
     """Return a grid with the clients of a run in this process, of fedsz's app or another."""
     from fedsz.training.apps import make_client_app
     from fedsz.transport.local_grid import LocalGrid

@@ -38,6 +38,7 @@ from fedsz.flower.records import (
 )
 from fedsz.flower.refusal import OF_ITS_TIME, Refusal, kind_of, refusing_failures
 from fedsz.flower.reply_form import Form, check_finite_metrics, check_form, form_of, usual_form
+from fedsz.flower.server_step import Elements, MeanOfReplies, some_of
 from fedsz.flower_compat import records_in
 from fedsz.transport.replies import StreamedRequest
 from fedsz.update.reply_report import ReplyReport
@@ -100,6 +101,7 @@ class Admission:
         self._asked: set[int] = set()
         self._failed: set[int] = set()
         self._admitted: list[Admitted] = []
+        self.mean = MeanOfReplies()
         self._clips = False  # whether the log says that replies are clipped again
 
     def state(self) -> ConfigRecord:
@@ -245,6 +247,7 @@ class Admission:
         weight = self._weight(content)
         updates = self._updates(outcome)
         taken: dict[str, ArrayRecord] = {}
+        shown: list[Elements] = []
         for key, update in updates.items():
             if trains:
                 self._ordinary.limit(key, update)
@@ -254,12 +257,16 @@ class Admission:
                 taken[key] = AdmittedRecord(update, broadcasts.get(only))
             else:
                 aside = aside_of(update.record)
-                taken[key] = with_aside(to_record(update.arrays()), aside)
+                arrays = update.arrays()
+                if trains and self.mean.asks:
+                    shown.append(some_of(arrays))
+                taken[key] = with_aside(to_record(arrays), aside)
         report = ReplyReport.read(records_in(content, ConfigRecord).get(KEY))
         reply.content = replaced(content, taken, None)
         if weight is not None and trains:
             self._ordinary.weighs(node, weight)
             weight = self._cap(reply, weight)
+        self.mean.add(shown, weight)
         admitted = Admitted(node, updates, report, trains, weight or 0.0)
         self._admitted.append(admitted)
         return admitted

@@ -120,7 +120,7 @@ class ClientState:
         self._put(_DOUBTED, None)
         for turn in [name for name in self._state if name.startswith(_TURN)]:
             key = turn.removeprefix(_TURN)
-            goes_back = self._turn(key, told) > told.last_counted
+            goes_back = self.turn(key, told) > told.last_counted
             if goes_back:
                 self.keep_reply(b"", None)
             for name in (_RESIDUAL + key, turn):
@@ -128,7 +128,7 @@ class ClientState:
                     self._move(_BEFORE + name, name)
                 else:
                     self._put(_BEFORE + name, None)
-            if doubted and self._turn(key, told) != told.counted:
+            if doubted and self.turn(key, told) != told.counted:
                 self.forget_residual(key)
 
     def doubt_residuals(self) -> None:
@@ -145,7 +145,7 @@ class ClientState:
 
     def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
         """Return the residual and its age in turns, at least 1; that of another run is none."""
-        record, then = self._state.get(_RESIDUAL + key), self._turn(key, told)
+        record, then = self._state.get(_RESIDUAL + key), self.turn(key, told)
         if not isinstance(record, ArrayRecord) or then < 0:
             return {}, 1
         if then > told.last_counted:
@@ -172,8 +172,8 @@ class ClientState:
             self._put(name, None)
             self._put(_BEFORE + name, None)
 
-    def _turn(self, key: str, told: Instructions) -> int:
-        """Return the turn that the residual is of; -1 if there is none of this run."""
+    def turn(self, key: str, told: Instructions) -> int:
+        """Return the turn that the residual is of, if any; -1 if there is none of this run."""
         note = self._state.get(_TURN + key)
         if not isinstance(note, ConfigRecord) or note.get("run", b"") != told.run:
             return -1

@@ -19,7 +19,7 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.control.policy import Controller, asked_for
 from fedsz.control.record import Decision, RoundRecord, Traffic
-from fedsz.control.rule import DEFAULT_TOLERANCE, SENSITIVITY, SPREAD
+from fedsz.control.rule import DEFAULT_TOLERANCE, SENSITIVITY, SPREAD, STEP
 from fedsz.errors import ConfigError, CorruptStream, RefusedReply
 from fedsz.flower.admission import Admission
 from fedsz.flower.admission_rules import FLEET, AdmissionRules
@@ -34,6 +34,7 @@ from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_book import RoundBook
 from fedsz.flower.secure_rounds import SecureRounds
 from fedsz.flower.secure_sum import SecureSum
+from fedsz.flower.server_step import spread_of
 from fedsz.flower.shifts import Shifts
 from fedsz.flower.wrapped_grid import WrappedGrid, wraps
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
@@ -128,7 +129,7 @@ class FedSZGrid(WrappedGrid):
     ) -> None:
         if wraps(inner, FedSZGrid):
             raise ConfigError("this Grid is a FedSZGrid already: wrap it once")
-        named: dict[str, Any] = {"error_bound": error_bound, "threshold": threshold, "rule": rule}
+        named = {"error_bound": error_bound, "threshold": threshold, "rule": rule}
         named |= {"update": update, "downlink": downlink}
         policy, config = asked_for(policy, named, decay=decay, codec=codec, lossless=lossless)
         new = partial(Controller, policy, config, tolerance=tolerance, rounds=rounds)
@@ -136,10 +137,9 @@ class FedSZGrid(WrappedGrid):
         controller = new()
         if SENSITIVITY in controller.needs:
             raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
-        is_fleet = rules == FLEET
-        self._quorum = Quorum(min_replies or 1) if is_fleet or min_replies is not None else None
-        if deadlines is None:
-            deadlines = Deadlines(quorum=min_replies or 1) if is_fleet else Deadlines(math.inf)
+        is_fleet, least = rules == FLEET, min_replies or 1
+        self._quorum = Quorum(least) if is_fleet or min_replies is not None else None
+        deadlines = deadlines or (Deadlines(quorum=least) if is_fleet else Deadlines(math.inf))
         rules = replace(AdmissionRules.of(rules), same_model=same_model)
         book = RoundBook(inner, controller, tells=True, on_round=on_round)
         packing = {"feedback": downlink_feedback, "shared_initial": shared_initial}
@@ -250,7 +250,7 @@ class FedSZGrid(WrappedGrid):
 
         Args:
             measured: fields of `fedsz.control.record.RoundRecord` that no Grid can know: accuracy,
-                loss, spread, sensitivity, train_seconds and test_seconds.
+                loss, spread, apart, sensitivity, train_seconds and test_seconds.
         """
         self._packer.end_round(self._admission.counted())
         record = self._book.end(measured)
@@ -394,6 +394,7 @@ class FedSZGrid(WrappedGrid):
             return
         if self._book.is_over:
             of = self._book.controller
-            spread = self._packer.spread(pushed, of.base) if SPREAD in of.needs else {}
-            self.end_round(spread=spread)
+            spread = spread_of(self._packer.steps(pushed), of.base) if SPREAD in of.needs else {}
+            self.end_round(spread=spread, apart=self._admission.mean.apart(pushed))
+        self._admission.mean.begin(pushed if STEP in self._book.controller.needs else [])
         self._book.ended = False

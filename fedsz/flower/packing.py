@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from fedsz.flower.records import (
     views_of,
 )
 from fedsz.flower.sent_content import SentContent
+from fedsz.flower.server_step import Step
 from fedsz.flower.shifts import KnownModels, Shifts
 from fedsz.flower.turns import Turns
 from fedsz.methods import Eigen
@@ -36,11 +37,13 @@ from fedsz.update.broadcast import Broadcast
 from fedsz.update.config import EXACT, LEAST_BYTES, CompressionConfig, codec_told
 from fedsz.update.instructions import Instructions
 from fedsz.update.shift import Shift
-from fedsz.update.step import step_spread
 
 logger = logging.getLogger(__name__)
 
-FORGETFUL: Final = 2  # times in a row that a client has lost its model: it keeps none
+# Times that a client has lost its model: it keeps none. Each round to which it has kept it makes up
+# for a part of one, so that those who lose it now and then are none of these.
+FORGETFUL: Final = 2
+KEPT: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Packer:
         self._turn = 0
         self._held: dict[int, Mapping[str, bytes]] = {}  # by node, then key: as replies have shown
         self._seen: dict[int, Mapping[str, bytes]] = {}  # likewise, the digests of histories
-        self._lost: dict[int, int] = {}  # by node: how often in a row it lacked what it was to hold
+        self._lost: dict[int, float] = {}  # by node: how often it lacked what it was to hold
         self._uninitiated: set[int] = set()  # who lacks the first model, too
         self._unaware: set[int] = set()  # whose releases cannot code by histories
         self._in_round: set[int] = set()  # who has been sent the model of this round
@@ -116,17 +119,11 @@ class Packer:
         self._in_round = set()
         return True
 
-    def spread(
-        self, messages: Iterable[Message], config: CompressionConfig
-    ) -> dict[str, tuple[int, float]]:
-        """Return the spread of the step from what clients hold to what these messages do."""
-        found: dict[str, tuple[int, float]] = {}
-        first = next(iter(messages))
-        for key, record in compat.records_in(first.content, ArrayRecord).items():
+    def steps(self, pushed: Sequence[Message]) -> Iterator[Step]:
+        """Yield, of each model that clients hold, what that is on average, and what a push has."""
+        for key, record in compat.records_in(pushed[0].content, ArrayRecord).items():
             if (held := self._broadcasts.mean(key)) is not None:
-                arrays = views_of(record, self.layouts[key])
-                found |= step_spread(held, arrays, rule=config.rule, threshold=config.threshold)
-        return found
+                yield held, views_of(record, self.layouts[key])
 
     def pack(
         self,
@@ -278,8 +275,8 @@ class Packer:
             if node not in self._uninitiated:
                 self._held.pop(node, None)
         else:
-            if self._held.get(node):
-                self._lost.pop(node, None)
+            if self._held.get(node) and content.instructions.trains:
+                self._lost[node] = max(self._lost.get(node, 0) - KEPT, 0)
             # Evaluation may have a key of its own, and leaves what training has left.
             told = content.instructions
             self._held[node] = {**self._held.get(node, {}), **told.holds}

@@ -57,6 +57,10 @@ class Kept:
     def keep_history(self, key: str, history: History | None) -> None:
         """Keep nothing; see `history`."""
 
+    def turn(self, key: str, told: Instructions) -> int:
+        """Return the turn of the last reply; -1 of none in this run."""
+        return max((one.turn for one in self._left.get(key, ()) if one.run == told.run), default=-1)
+
     def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
         """Return that of the last reply that the server has counted, and its age in turns."""
         left = [

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from fedsz.arrays import NDArray
 from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
-from fedsz.control.rule import AUTO, SENSITIVITY
+from fedsz.control.rule import AUTO, SENSITIVITY, SPREAD
 from fedsz.errors import ConfigError
 from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.deadline import Deadlines
@@ -177,7 +177,7 @@ class _Rounds:
         self._config, self._problem, self._on_round = config, problem, on_round
         self._on_checkpoint, self._run_id = on_checkpoint, grid.run.run_id
         controller = controller_of(config, resumed.history() if resumed else ())
-        self._needs = controller.needs
+        self._needs = controller.needs & {SPREAD, SENSITIVITY}
         rules, deadlines = rules_of(config), deadlines_of(config)
         secure, seed = secure_of(config), config.seed
         self.grid = FedSZGrid.controlled(grid, controller, rules, deadlines, seed, secure)

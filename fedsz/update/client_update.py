@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -52,6 +53,9 @@ class Keeper(Protocol):
 
     def keep_history(self, key: str, history: History | None) -> None:
         """Keep what broadcasts have shown; None forgets it."""
+
+    def turn(self, key: str, told: Instructions) -> int:
+        """Return the turn of the last reply that is known here; -1 of none in this run."""
 
     def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
         """Return the residual and its age in turns, at least 1; that of another run is none."""
@@ -110,7 +114,7 @@ def received(
         wanted = Reader(streams[0], limits).header.reference if streams else told.holds[key]
         if wanted and (model is None or model.digest != wanted):
             model = initial()
-            if model is not None and model.digest != wanted:
+            if model is not None and model.digest != wanted and not told.replied:
                 have, want = shown(model.digest), shown(wanted)
                 logger.warning(
                     "the initial model here is %s, the server's %s: it sends it", have, want
@@ -176,7 +180,8 @@ def coded_update(
     config, chain, began = told.config, told.config.chain, sent
     keeps_state = config.keeps_state and told.trains
     kept, age = keeper.residual(key, told) if keeps_state else ({}, 1)
-    forgets = keeps_state and told.replied and not kept and config.bound.kind == "step"
+    forgets = keeps_state and told.replied and config.bound.kind == "step"
+    forgets = forgets and keeper.turn(key, told) < 0
     factors = finer(arrays, config, forgets=forgets)
     if forgets and factors:
         config = _without_memory(key, config)
@@ -230,13 +235,19 @@ def coded_update(
 
 def _without_memory(key: str, config: CompressionConfig) -> CompressionConfig:
     """Return a config that leaves less to later rounds, of which a client may know nothing."""
+    _warn_without_memory(key)
+    return config.replace(codec=config.lossy_codec.told)
+
+
+@cache
+def _warn_without_memory(key: str) -> None:
+    """Warn once in a process: who keeps nothing would in each round."""
     logger.warning(
-        "nothing is here of what the last reply left out of %r: it is sent within bounds of %g"
-        " steps, which takes more bytes; does anything keep this client's state?",
+        "nothing is here of what the last reply left out of %r: it is sent within %g steps, which"
+        " takes more bytes; does anything keep this client's state?",
         key,
         ALIKE,
     )
-    return config.replace(codec=config.lossy_codec.told)
 
 
 def _of_absent(
