@@ -54,8 +54,7 @@ STRATEGIES = [
     _case("Krum", partial(flower.Krum, num_malicious_nodes=1)),
     _case("MultiKrum", partial(flower.MultiKrum, num_malicious_nodes=1, num_nodes_to_select=3)),
     _case("Bulyan", partial(flower.Bulyan, num_malicious_nodes=1), clients=7),
-    # It divides by the norms of replies, and rounding adds to these.
-    _case("QFedAvg", partial(flower.QFedAvg, client_learning_rate=0.1), options={"tolerance": 0}),
+    _case("QFedAvg", partial(flower.QFedAvg, client_learning_rate=0.1)),
     *(
         _case(
             f"DP, {side.lower()}-side {kind.lower()} clipping",

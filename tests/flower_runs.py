@@ -57,7 +57,6 @@ class Case:
         points: of accuracy that the wrapped run may lose.
         passes: what passes through as it is, and why; "" where all is compressed.
         clients: how many there are.
-        options: of `FedSZGrid`, what docs/flower.md advises for it.
     """
 
     name: str
@@ -66,14 +65,12 @@ class Case:
     points: float = 1.5
     passes: str = ""
     clients: int = CLIENTS
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def run(
         self, *, wrapped: bool, rounds: int = ROUNDS, seed: int = 0, bound: str | None = None
     ) -> Outcome:
         """Run it in this process, plain or with fedsz's two lines, and by its default bounds.
 
-        A bound takes the place of the case's options.
         Clients find the seed in their run_config.
         """
         # Flower samples nodes, and draws the noise of DP, from the global generators.
@@ -82,7 +79,7 @@ class Case:
         nodes = [{"partition-id": i, "num-partitions": self.clients} for i in range(self.clients)]
         app = self.app([FedSZMod()] if wrapped else [])
         grid = LocalGrid(app, nodes, {"seed": seed})
-        options = self.options if bound is None else {"error_bound": bound}
+        options = {} if bound is None else {"error_bound": bound}
         return outcome(self.serve, grid, options if wrapped else None, rounds=rounds, seed=seed)
 
 
