@@ -36,14 +36,20 @@ def bound_after(apart: list[float | None]) -> float:
     assert down[0]
     assert down[1]
     assert down[0].value / down[1].value == pytest.approx(bounds[0] / bounds[1], rel=1e-3)
-    return bounds[0] / bounds[1]
+    return round(bounds[0] / bounds[1], 3)
 
 
 @pytest.mark.parametrize("odd", range(EARLY + 1))
 @pytest.mark.parametrize("far", [1.01 * APART, 1e30, math.nan])
 def test_other_steps_halve_the_bounds_once_there_are_two(far: float, odd: int) -> None:
-    apart: list[float | None] = [far] * odd + [0.99 * APART] * (EARLY - odd)
-    assert bound_after(apart) == pytest.approx(OTHERWISE if odd >= ODD else 1, rel=1e-3)
+    near: list[float | None] = [0.99 * APART] * (EARLY - odd)
+    assert bound_after(near + [far] * odd) == pytest.approx(OTHERWISE if odd >= ODD else 1)
+
+
+def test_a_first_step_of_another_kind_halves_them_until_the_next_is_a_mean() -> None:
+    assert bound_after([9.0]) == bound_after([9.0, None]) == pytest.approx(OTHERWISE)
+    assert bound_after([9.0, 0.0]) == 1
+    assert bound_after([9.0, 0.0, 9.0]) == pytest.approx(OTHERWISE)
 
 
 def test_later_rounds_and_those_of_which_nothing_is_known_tell_nothing() -> None:

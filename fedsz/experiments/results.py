@@ -89,7 +89,7 @@ SWEEP: Final = Table(
     added=(
         "task", "downlink", "policy", "tolerance", "decay", "ahead", "wire_up", "wire_down",
         "tensors", "lossy", "kept", "lag", "raw_aside", "sent_aside",
-        "clients_per_round", "epsilon", "delta", "clipping_norm", *SERVER,
+        "clients_per_round", "apart", "epsilon", "delta", "clipping_norm", *SERVER,
     ),
     older=(1,),
 )  # fmt: skip
