@@ -85,7 +85,7 @@ NUMBERS: Final = {number.name: number for number in (
         "fedsz_round_train_seconds"),
     Number("test_seconds", float, "Testing the averaged model, on the server",
         "fedsz_round_test_seconds"),
-    Number("apart", float, "How far a server's model is from the mean of replies, as a part of that",
+    Number("apart", float, "Distance of a server's step from the mean of replies, over that",
         on_page=False, tracked=False),
     Number("epsilon", float, "Epsilon that differential privacy has spent, at delta",
         "fedsz_privacy_epsilon", heads=("eps.", "spent"), show="{:.3g}".format),
