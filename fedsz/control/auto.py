@@ -58,10 +58,10 @@ LEAST: Final = 0.25  # of the bound that it would be otherwise
 LEARNED: Final = 0.03
 HELD: Final = 0.5
 PATIENCE: Final = 10
-# Where in two of the first rounds, or in all so far, a server's model is so far from the mean of the
-# replies, as a part of how far these have moved, it steps by momentum, say, or by Adam: what is late
-# goes on for long then, or rounding is scaled up with the steps. Bounds are halved. Medians and
-# trimmed means are nearer, and lose nothing.
+# Where in two of the first rounds, or in all so far, a server's model is so far from the mean of
+# replies, as a part of how far these have moved, it steps by momentum, say, or by Adam: what is
+# late goes on for long then, or rounding is scaled up with the steps. Bounds are halved. Medians
+# and trimmed means are nearer, and lose nothing.
 EARLY: Final = 4
 ODD: Final = 2
 APART: Final = 0.45
