@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import fedsz
 from fedsz import codecs
+from fedsz.arrays import LOSSY_DTYPES
 from fedsz.bounds import ErrorBound
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
@@ -102,8 +103,8 @@ def test_residuals_that_fit_nothing_or_lead_nowhere_are_left_out() -> None:
 def test_tensors_that_never_begin_ahead_have_finer_bounds(update: str, ahead: bool) -> None:
     rng = np.random.default_rng(3)
     step = rng.normal(0, 1, (64, 64))
-    sent = {dtype: np.full((64, 64), 50, dtype) for dtype in ("float16", "float32")}
-    done = {dtype: x + step.astype(dtype) for dtype, x in sent.items()}
+    sent = {dtype.name: np.full((64, 64), 4, dtype) for dtype in LOSSY_DTYPES}
+    done = {name: (x + step).astype(x.dtype) for name, x in sent.items()}
     how = AHEAD.replace(update=update, threshold=0, rule="parameters", ahead=ahead)
     told, reference = Instructions(how, 1), Reference(sent)
 
@@ -111,8 +112,10 @@ def test_tensors_that_never_begin_ahead_have_finer_bounds(update: str, ahead: bo
 
     arrived = fedsz.decompress(stream, reference=sent, as_numpy=True)
     worst = {k: np.abs(arrived[k].astype(np.float64) - done[k]).max() for k in sent}
-    assert worst["float32"] == pytest.approx(2, rel=0.05)
-    assert worst["float16"] == pytest.approx(2 / WIDER if ahead else 2, rel=0.05)
+    whole, half = ("float32", "float64"), ("float16", "bfloat16")
+    assert [worst[name] for name in whole] == [pytest.approx(2, rel=0.05)] * 2
+    wide = 2 / WIDER if ahead else 2
+    assert [worst[name] for name in half] == [pytest.approx(wide, rel=0.05)] * 2
 
 
 def test_servers_of_before_do_not_speak_of_it() -> None:
