@@ -175,22 +175,6 @@ def _lie(stage: Stage, liar: int, of: str) -> object:
     return meddle
 
 
-@pytest.mark.parametrize("of", ["own", "mask"])
-def test_wrong_shares_are_found_and_named(of: str) -> None:
-    round_ = Round(20).until(Stage.INPUTS)
-    gone = min(round_.sent)
-    del round_.sent[gone]
-    round_.until(Stage.REVEALED)
-    liar = round_.server.members.neighbours(gone)[0]
-
-    round_.step(meddle=_lie(Stage.REVEALED, liar, of))  # type: ignore[arg-type]
-
-    total = round_.server.total
-    assert total is not None
-    assert round_.server.liars == {liar}
-    np.testing.assert_array_equal(total.tokens, round_.plain_sum(total.survivors))
-
-
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, list[CertificateSigner]]:
     pytest.importorskip("grpc")
@@ -207,6 +191,47 @@ def signed(certified: tuple[object, list[CertificateSigner]]) -> Round:
     authority, signers = certified
     verifier = CertificateVerifier(authority.ca.read_bytes())  # type: ignore[attr-defined]
     return Round(10, assumed=Assumptions(signed=True), verifier=verifier, signers=signers)
+
+
+@pytest.mark.parametrize("of", ["own", "mask"])
+@pytest.mark.parametrize("kind", ["plain", "signed"])
+def test_wrong_shares_are_found_and_named(
+    kind: str, of: str, request: pytest.FixtureRequest
+) -> None:
+    round_: Round = request.getfixturevalue("signed") if kind == "signed" else Round(20)
+    round_.until(Stage.INPUTS)
+    gone = min(round_.sent)
+    del round_.sent[gone]
+    round_.until(Stage.REVEALED)
+    liar = round_.server.members.neighbours(gone)[0]
+
+    round_.step(meddle=_lie(Stage.REVEALED, liar, of))  # type: ignore[arg-type]
+
+    total = round_.server.total
+    assert total is not None
+    assert round_.server.liars == {liar}
+    np.testing.assert_array_equal(total.tokens, round_.plain_sum(total.survivors))
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+@pytest.mark.parametrize("kind", ["plain", "signed"])
+def test_a_client_that_restarts_in_a_round_drops_out_of_it_and_is_no_liar(
+    kind: str, stage: Stage, request: pytest.FixtureRequest
+) -> None:
+    """Its secrets are gone, and so are the shares that it held of others."""
+    round_: Round = request.getfixturevalue("signed") if kind == "signed" else Round(20)
+    stage = Stage.REVEALED if kind == "plain" and stage is Stage.CONSENTS else stage
+    round_.until(stage)
+    restarted = min(round_.sent)
+    round_.clients[restarted].restored(b"")
+
+    total = round_.until(Stage.OVER).server.total
+
+    assert restarted in round_.refusals
+    assert not round_.server.liars
+    assert total is not None
+    assert (restarted in total.survivors) == (stage in (Stage.CONSENTS, Stage.REVEALED))
+    np.testing.assert_array_equal(total.tokens, round_.plain_sum(total.survivors))
 
 
 @pytest.mark.parametrize("drop", STAGES[1:])
