@@ -26,7 +26,7 @@ def simulated(case: Case, *, wrapped: bool, rounds: int = ROUNDS) -> Outcome:
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        found.append(outcome(case.serve, grid, case.options if wrapped else None, rounds=rounds))
+        found.append(outcome(case.serve, grid, {} if wrapped else None, rounds=rounds))
 
     app = case.app([FedSZMod()] if wrapped else [])
     run_simulation(server, app, num_supernodes=case.clients, backend_config=RESOURCES)
