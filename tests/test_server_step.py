@@ -91,6 +91,15 @@ def test_how_far_a_model_is_from_a_mean() -> None:
         assert apart(mean, *weights) is None
 
 
+def test_clients_may_reply_with_some_of_the_tensors() -> None:
+    known, sent = MeanOfReplies(), {"a": np.zeros(3), "b": np.zeros(3)}
+    known.begin(of(**sent))
+    known.add([some_of({"a": np.ones(3)})], 3.0)
+    known.add([some_of({"b": np.ones(3)})], 1.0)
+
+    assert known.apart(of(a=np.ones(3), b=np.ones(3))) == 0
+
+
 def test_nothing_is_known_of_several_models_nor_without_a_round() -> None:
     known = MeanOfReplies()
     assert (known.asks, known.apart(of(w=np.ones(3)))) == (False, None)

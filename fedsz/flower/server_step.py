@@ -37,43 +37,37 @@ class MeanOfReplies:
     """
 
     def __init__(self) -> None:
+        self.asks = False  # whether it takes note of replies
         self._sent: Elements = {}
-        self._sums: Elements = {}
-        self._weight: float | None = None
+        self._sums: dict[str, tuple[NDArray, float]] = {}  # of steps, and of their weights
 
     def begin(self, pushed: Sequence[Message]) -> None:
         """Take note of the model that goes out; of none, the round tells nothing."""
-        self._sent, self._sums = _looked_at(pushed), {}
-        self._weight = 0.0 if pushed else None
-
-    @property
-    def asks(self) -> bool:
-        """Whether it takes note of replies."""
-        return self._weight is not None
+        self._sent, self._sums, self.asks = _looked_at(pushed), {}, bool(pushed)
 
     def add(self, replied: Sequence[Elements], weight: float | None) -> None:
         """Take note of a reply, by ArrayRecord, as the strategy has it; or of none."""
-        if self._weight is None or not replied:
+        if not self.asks or not replied:
             return
         if len(replied) > 1 or weight is None:
-            self._weight = None
+            self._sums, self.asks = {}, False
             return
-        self._weight += weight
         for name, x in replied[0].items():
             if (sent := self._sent.get(name)) is not None and sent.shape == x.shape:
-                self._sums[name] = self._sums.get(name, 0.0) + weight * (x - sent)
+                total, weights = self._sums.get(name, (np.zeros(x.shape), 0.0))
+                self._sums[name] = total + weight * (x - sent), weights + weight
 
     def apart(self, pushed: Sequence[Message]) -> float | None:
         """Return how far a model is from that mean, over how far the mean is from the model before.
 
         None where that is not known; 0 of a server that averages.
         """
-        if not self._weight or not self._sums:
+        if not self._sums:
             return None
         after, off, moved = _looked_at(pushed), 0.0, 0.0
-        with np.errstate(over="ignore", invalid="ignore"):
-            for name, total in self._sums.items():
-                mean, x = total / self._weight, after.get(name)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            for name, (total, weights) in self._sums.items():
+                mean, x = total / weights, after.get(name)
                 if x is not None and x.shape == mean.shape:
                     off += float(np.square(x - self._sent[name] - mean).sum())
                     moved += float(np.square(mean).sum())
