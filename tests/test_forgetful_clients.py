@@ -156,11 +156,11 @@ def test_who_never_keeps_anything_takes_part_in_each_round(initial: bool) -> Non
 
 
 def test_who_has_lost_it_now_and_then_is_sent_what_is_new() -> None:
-    fleet = Fleet(forgets={3, 6}, drops=set(), initial=True)
+    fleet = Fleet(forgets={3, 5, 7}, drops=set(), initial=True)
 
     assert fleet.run() == CLIENTS * ROUNDS
 
-    assert len(fleet.down[1]) == ROUNDS + 2
+    assert len(fleet.down[1]) == ROUNDS + 3
     assert fleet.down[1][-1] == pytest.approx(fleet.down[0][-1], rel=0.1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import strategy as flower
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.auto import APART, EARLY, ODD, OTHERWISE
+from fedsz.control.auto import APART, EARLY, ODD, OTHERWISE, PATIENCE
 from fedsz.control.record import RoundRecord
 from fedsz.control.rule import STEP
 from fedsz.flower import FedSZGrid, StreamingFedAvg
@@ -55,6 +56,7 @@ def test_a_first_step_of_another_kind_halves_them_until_the_next_is_a_mean() -> 
 def test_later_rounds_and_those_of_which_nothing_is_known_tell_nothing() -> None:
     assert bound_after([0.0, None] * EARLY + [9.0] * 9) == 1
     assert bound_after([None] * 9) == 1
+    assert bound_after([None] * PATIENCE + [9.0] * 9) == 1
 
 
 def test_a_step_is_asked_for_until_it_is_known() -> None:
@@ -64,9 +66,11 @@ def test_a_step_is_asked_for_until_it_is_known() -> None:
         asked.observe(row(number, apart=0.1 if number else None))
 
 
-def of(**arrays: np.ndarray) -> list[Message]:
+def of(kind: str = "train", **arrays: np.ndarray) -> list[Message]:
     """A push of one model."""
-    return [cast(Message, SimpleNamespace(content=RecordDict({"arrays": record_of(arrays)})))]
+    content = RecordDict({"arrays": record_of(arrays)})
+    about = SimpleNamespace(message_type=kind)
+    return [cast(Message, SimpleNamespace(content=content, metadata=about))]
 
 
 def test_how_far_a_model_is_from_a_mean() -> None:
@@ -83,7 +87,8 @@ def test_how_far_a_model_is_from_a_mean() -> None:
         return known.apart(of(**after))
 
     assert apart(mean, 2, 1) == pytest.approx(0, abs=1e-7)
-    assert apart(sent, 2, 1) == pytest.approx(1)
+    assert apart({**sent, "h": mean["h"]}, 2, 1) == pytest.approx(1, rel=1e-2)
+    assert apart(sent, 2, 1) is None  # of a round that does not count, for one
     assert apart({k: (x + 6).astype(x.dtype) for k, x in sent.items()}, 2, 1) == pytest.approx(2)
     assert apart({"elsewhere": mean["w"]}, 2, 1) is None
     assert apart({"w": np.full(9999, np.nan, np.float32)}, 2, 1) is None
@@ -98,6 +103,55 @@ def test_clients_may_reply_with_some_of_the_tensors() -> None:
     known.add([some_of({"b": np.ones(3)})], 1.0)
 
     assert known.apart(of(a=np.ones(3), b=np.ones(3))) == 0
+
+
+def after_replies(sent: dict[str, np.ndarray], *replies: dict[str, np.ndarray]) -> MeanOfReplies:
+    known = MeanOfReplies()
+    known.begin(of(**sent))
+    for reply in replies:
+        known.add([some_of(reply)], 1.0)
+    return known
+
+
+def test_masks_of_infinities_and_overflows_tell_nothing_and_end_nothing() -> None:
+    mask = np.where(np.tri(4, dtype=bool), 0, -np.inf).astype(np.float32)
+    sent = {"w": np.zeros(3), "mask": mask, "far": np.full(3, 1.7e308)}
+    reply = {"w": np.ones(3), "mask": mask, "far": np.full(3, -1.7e308)}
+
+    with np.errstate(all="raise"):
+        known = after_replies(sent, reply)
+        assert known.apart(of(**{**reply, "w": np.ones(3)})) == 0
+        assert known.apart(of(**{**sent, "w": np.full(3, 2.0)})) == pytest.approx(1)
+
+
+def test_replies_may_be_steps_in_place_of_models() -> None:
+    rng = np.random.default_rng(5)
+    sent = {"w": rng.normal(size=500)}
+    steps = [{"w": rng.normal(0, 0.01, 500)} for _ in range(3)]
+    mean = sum(step["w"] for step in steps) / 3
+
+    known = after_replies(sent, *steps)
+
+    assert known.apart(of(w=sent["w"] + mean)) == pytest.approx(0, abs=1e-6)
+    assert known.apart(of(w=sent["w"] + 2 * mean)) == pytest.approx(1)
+
+
+def test_other_messages_and_models_of_their_own_are_no_next_model() -> None:
+    sent, reply = {"w": np.zeros(3)}, {"w": np.ones(3)}
+    known = after_replies(sent, reply)
+    assert known.apart(of(w=np.ones(3))) == 0
+    assert known.apart(of("train.other", w=np.ones(3))) is None
+    assert known.apart([*of(w=np.ones(3)), *of(w=np.zeros(3))]) is None
+    known.begin([*of(**sent), *of(**reply)])
+    known.add([some_of(reply)], 1.0)
+    assert known.apart(of(w=np.ones(3))) is None
+
+
+def test_replies_may_come_from_threads() -> None:
+    known = after_replies({"w": np.zeros(9)})
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: known.add([{"w": np.full(9, float(i))}], 1.0), range(400)))
+    assert known.apart(of(w=np.full(9, 199.5))) == pytest.approx(0, abs=1e-12)
 
 
 def test_nothing_is_known_of_several_models_nor_without_a_round() -> None:

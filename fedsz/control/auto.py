@@ -209,12 +209,12 @@ class ServerStep:
     """Whether a server steps by the mean of its clients' steps."""
 
     def __init__(self) -> None:
-        self._seen = self._odd = 0
+        self._rounds = self._seen = self._odd = 0
 
     @property
     def is_known(self) -> bool:
-        """Whether no further round tells more."""
-        return self._seen == EARLY
+        """Whether no further round is to tell more."""
+        return self._seen == EARLY or self._rounds == PATIENCE
 
     @property
     def allows(self) -> tuple[float, str]:
@@ -225,7 +225,10 @@ class ServerStep:
 
     def observe(self, seen: RoundRecord) -> None:
         """Take in a round."""
-        if seen.apart is not None and not self.is_known:
+        if self.is_known:
+            return
+        self._rounds += seen.round > 0
+        if seen.apart is not None:
             self._seen += 1
             self._odd += not seen.apart <= APART
 

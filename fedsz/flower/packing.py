@@ -40,10 +40,7 @@ from fedsz.update.shift import Shift
 
 logger = logging.getLogger(__name__)
 
-# Times that a client has lost its model: it keeps none. Each round to which it has kept it makes up
-# for a part of one, so that those who lose it now and then are none of these.
-FORGETFUL: Final = 2
-KEPT: Final = 0.25
+FORGETFUL: Final = 2  # times in a row that a client has lost its model: it keeps none
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,7 @@ class Packer:
         self._turn = 0
         self._held: dict[int, Mapping[str, bytes]] = {}  # by node, then key: as replies have shown
         self._seen: dict[int, Mapping[str, bytes]] = {}  # likewise, the digests of histories
-        self._lost: dict[int, float] = {}  # by node: how often it lacked what it was to hold
+        self._lost: dict[int, int] = {}  # by node: how often in a row it lacked what it was to hold
         self._uninitiated: set[int] = set()  # who lacks the first model, too
         self._unaware: set[int] = set()  # whose releases cannot code by histories
         self._in_round: set[int] = set()  # who has been sent the model of this round
@@ -276,7 +273,7 @@ class Packer:
                 self._held.pop(node, None)
         else:
             if self._held.get(node) and content.instructions.trains:
-                self._lost[node] = max(self._lost.get(node, 0) - KEPT, 0)
+                self._lost.pop(node, None)
             # Evaluation may have a key of its own, and leaves what training has left.
             told = content.instructions
             self._held[node] = {**self._held.get(node, {}), **told.holds}

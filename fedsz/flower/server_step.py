@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -10,8 +11,10 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from fedsz.arrays import LOSSY_DTYPES, NDArray
+from fedsz.flower.pushes import same_arrays
 from fedsz.flower.records import views_of
 from fedsz.flower_compat import records_in
+from fedsz.update.ahead import NEAR
 from fedsz.update.config import CompressionConfig
 from fedsz.update.step import step_spread
 
@@ -32,51 +35,74 @@ def spread_of(steps: Iterable[Step], config: CompressionConfig) -> dict[str, tup
 class MeanOfReplies:
     """The mean of the replies that a strategy was given, of some elements of each tensor.
 
-    Of messages with several ArrayRecords, and of rounds in which a reply has no weight, it knows
-    nothing.
+    It knows nothing of messages with several ArrayRecords, or of several models, nor of rounds in
+    which a reply has no weight. Elements that are not finite tell nothing.
     """
 
     def __init__(self) -> None:
         self.asks = False  # whether it takes note of replies
+        self._lock = threading.Lock()  # some servers receive in a thread for each client
+        self._kind = ""  # of the messages that went out
         self._sent: Elements = {}
         self._sums: dict[str, tuple[NDArray, float]] = {}  # of steps, and of their weights
 
     def begin(self, pushed: Sequence[Message]) -> None:
         """Take note of the model that goes out; of none, the round tells nothing."""
-        self._sent, self._sums, self.asks = _looked_at(pushed), {}, bool(pushed)
+        with self._lock:
+            self._sent, self._sums, self.asks = _looked_at(pushed), {}, bool(pushed)
+            self._kind = pushed[0].metadata.message_type if pushed else ""
 
     def add(self, replied: Sequence[Elements], weight: float | None) -> None:
         """Take note of a reply, by ArrayRecord, as the strategy has it; or of none."""
         if not self.asks or not replied:
             return
-        if len(replied) > 1 or weight is None:
-            self._sums, self.asks = {}, False
-            return
-        for name, x in replied[0].items():
-            if (sent := self._sent.get(name)) is not None and sent.shape == x.shape:
-                total, weights = self._sums.get(name, (np.zeros(x.shape), 0.0))
-                self._sums[name] = total + weight * (x - sent), weights + weight
+        with self._lock:
+            if len(replied) > 1 or weight is None:
+                self._sums, self.asks = {}, False
+                return
+            for name, step in self._steps(replied[0]).items():
+                total, weights = self._sums.get(name, (np.zeros(step.shape), 0.0))
+                with np.errstate(over="ignore", invalid="ignore"):
+                    self._sums[name] = total + weight * step, weights + weight
+
+    def _steps(self, replied: Elements) -> Elements:
+        """Return a reply less the model; as it is if it is a step in place of a model."""
+        shapes = {name: x.shape for name, x in self._sent.items()}
+        known = {name: x for name, x in replied.items() if shapes.get(name) == x.shape}
+        with np.errstate(over="ignore", invalid="ignore"):
+            steps = {name: _finite(x - self._sent[name]) for name, x in known.items()}
+            size, distance = (
+                sum(float(np.square(_finite(x)).sum()) for x in of.values())
+                for of in (known, steps)
+            )
+        is_step = size < NEAR**2 * distance
+        return {k: _finite(x) for k, x in known.items()} if is_step else steps
 
     def apart(self, pushed: Sequence[Message]) -> float | None:
         """Return how far a model is from that mean, over how far the mean is from the model before.
 
-        None where that is not known; 0 of a server that averages.
+        None where that is not known, or the model stays as it was; 0 of a server that averages.
         """
-        if not self._sums:
-            return None
-        after, off, moved = _looked_at(pushed), 0.0, 0.0
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for name, (total, weights) in self._sums.items():
-                mean, x = total / weights, after.get(name)
-                if x is not None and x.shape == mean.shape:
-                    off += float(np.square(x - self._sent[name] - mean).sum())
-                    moved += float(np.square(mean).sum())
-        apart = math.sqrt(off / moved) if moved and off >= 0 else math.nan
+        with self._lock:
+            if not self._sums or self._kind != pushed[0].metadata.message_type:
+                return None
+            after, off, moved, stays = _looked_at(pushed), 0.0, 0.0, True
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                for name, (total, weights) in self._sums.items():
+                    mean, x = total / weights, after.get(name)
+                    if x is not None and x.shape == mean.shape:
+                        step = _finite(x - self._sent[name])
+                        off += float(np.square(step - mean).sum())
+                        moved += float(np.square(mean).sum())
+                        stays &= not step.any()
+        apart = math.sqrt(off / moved) if moved and off >= 0 and not stays else math.nan
         return apart if math.isfinite(apart) else None
 
 
 def _looked_at(pushed: Sequence[Message]) -> Elements:
-    records = list(records_in(pushed[0].content, ArrayRecord).values()) if pushed else []
+    if not pushed or not all(same_arrays(pushed[0].content, m.content) for m in pushed):
+        return {}
+    records = list(records_in(pushed[0].content, ArrayRecord).values())
     return some_of(views_of(records[0])) if len(records) == 1 else {}
 
 
@@ -87,3 +113,7 @@ def some_of(arrays: Mapping[str, NDArray]) -> Elements:
         for name, x in arrays.items()
         if x.dtype in LOSSY_DTYPES
     }
+
+
+def _finite(x: NDArray) -> NDArray:
+    return np.where(np.isfinite(x), x, 0.0)
