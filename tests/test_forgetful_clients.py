@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, Context, Message
 import fedsz
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.records import KEY
+from fedsz.update import client_update
 from fedsz.update.ahead import ALIKE
 from fedsz.update.client_update import coded_update
 from fedsz.update.config import CompressionConfig
@@ -25,6 +26,11 @@ EIGEN = "feedback>eigen>uniform:shrink=0.25@step:2"
 CLIENTS, ROUNDS = 4, 8
 MODEL = {"fc.weight": np.random.default_rng(0).normal(size=(100, 80)).astype(np.float32)}
 Arrays = dict[str, np.ndarray]
+
+
+@pytest.fixture(autouse=True)
+def _first_in_its_process() -> None:
+    client_update._warn_without_memory.cache_clear()
 
 
 class Kept:
@@ -142,11 +148,14 @@ ALL = set(range(1, ROUNDS + 1))
 
 
 @pytest.mark.parametrize("initial", [True, False])
-def test_who_never_keeps_anything_takes_part_in_each_round(initial: bool) -> None:
+def test_who_never_keeps_anything_takes_part_in_each_round(
+    initial: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     fleet = Fleet(forgets=ALL, drops=set(), initial=initial)
 
     assert fleet.run() == CLIENTS * ROUNDS
 
+    assert caplog.text.count("nothing is here of what the last reply left out") == 1
     # Two rounds find it out. Then it is asked once in each, and has the first model or nothing.
     late, others = fleet.down[1][6:], fleet.down[0][4:]
     assert len(fleet.down[1]) == ROUNDS + 2
@@ -164,13 +173,14 @@ def test_who_has_lost_it_now_and_then_is_sent_what_is_new() -> None:
     assert fleet.down[1][-1] == pytest.approx(fleet.down[0][-1], rel=0.1)
 
 
-def test_who_replies_in_vain_is_no_such_client() -> None:
+def test_who_replies_in_vain_is_no_such_client(caplog: pytest.LogCaptureFixture) -> None:
     fleet = Fleet(forgets=set(), drops={2, 3, 4, 5}, initial=True)
 
     assert fleet.run() == CLIENTS * ROUNDS - 4
 
     assert len(fleet.down[1]) == ROUNDS
     assert fleet.down[1][-1] == pytest.approx(fleet.down[0][-1], rel=0.1)
+    assert "nothing is here" not in caplog.text
 
 
 def test_who_keeps_a_model_again_goes_on_from_the_first_as_it_is_told() -> None:

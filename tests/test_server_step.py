@@ -198,3 +198,21 @@ def test_flowers_own_servers_are_told_apart(name: str) -> None:
     last = records[-1].decision
     assert last is not None
     assert (SAYS in last.why) == bool(otherwise)
+
+
+def test_policies_that_need_the_spread_of_a_servers_step_get_it() -> None:
+    towards = np.random.default_rng(11).normal(0, 0.02, MODEL["fc.weight"].shape)
+
+    def edit(i: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {k: (x + towards).astype(x.dtype) for k, x in arrays.items()}
+
+    how: dict[str, Any] = {"update": "delta", "error_bound": "std:0.1", "rule": "shape"}
+    grid = FedSZGrid(grid_of(app_of(edit)), policy="layers:cost=mse", threshold=0, **how)
+    records: list[RoundRecord] = []
+    grid._book._on_round = records.append
+    flower.FedAvg(fraction_evaluate=0.0).start(grid, record_of(MODEL), num_rounds=3)
+
+    spreads = [one.spread for one in records]
+    assert spreads[0] == {}
+    for spread in spreads[1:]:
+        assert spread == {"fc.weight": (8000, pytest.approx(0.02, rel=0.1))}
