@@ -14,8 +14,9 @@ from fedsz.arrays import LOSSY_DTYPES, NDArray
 from fedsz.flower.pushes import same_arrays
 from fedsz.flower.records import views_of
 from fedsz.flower_compat import records_in
-from fedsz.update.ahead import NEAR
+from fedsz.update.ahead import is_step
 from fedsz.update.config import CompressionConfig
+from fedsz.update.reference import Reference
 from fedsz.update.step import step_spread
 
 Step = tuple[Mapping[str, NDArray], Mapping[str, NDArray]]  # the model before, and the one after
@@ -69,14 +70,10 @@ class MeanOfReplies:
         """Return a reply less the model; as it is if it is a step in place of a model."""
         shapes = {name: x.shape for name, x in self._sent.items()}
         known = {name: x for name, x in replied.items() if shapes.get(name) == x.shape}
+        if is_step(known, Reference(self._sent)):
+            return {name: _finite(x) for name, x in known.items()}
         with np.errstate(over="ignore", invalid="ignore"):
-            steps = {name: _finite(x - self._sent[name]) for name, x in known.items()}
-            size, distance = (
-                sum(float(np.square(_finite(x)).sum()) for x in of.values())
-                for of in (known, steps)
-            )
-        is_step = size < NEAR**2 * distance
-        return {k: _finite(x) for k, x in known.items()} if is_step else steps
+            return {name: _finite(x - self._sent[name]) for name, x in known.items()}
 
     def apart(self, pushed: Sequence[Message]) -> float | None:
         """Return how far a model is from that mean, over how far the mean is from the model before.
