@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.codecs.spread import energy
-from fedsz.errors import CorruptStream, FedszError, RefusedReply
+from fedsz.errors import CorruptStream, FedszError, ModelMismatch, RefusedReply
 from fedsz.flower.records import aside_of, from_array, is_sealed, layout_of, streams_of
 from fedsz.flower.refusal import WHOLE, Norm, Refusal
 from fedsz.stream import Limits, Reader
@@ -28,6 +28,7 @@ from fedsz.update.lossy import CodedTensor
 from fedsz.update.reference import Reference, require_reference
 
 LEAST_SCALE: Final = 1e-20  # an update that must be clipped to less is refused
+IF_MEANT: Final = "if clients are to reply so, FedSZGrid takes same_model=False"
 
 
 class Stopwatch:
@@ -141,7 +142,10 @@ class ReceivedUpdate:
             self.raw_bytes = self.sent_bytes
             self.shapes = dict(layout_of(record).shapes)
         if layout:
-            layout.check(self.shapes)
+            try:
+                layout.check(self.shapes)
+            except ModelMismatch as err:
+                raise ModelMismatch(f"{err}; {IF_MEANT}") from None
         if self._reader:
             self._reader.check()
         self.clock = Stopwatch(time.perf_counter() - start)
