@@ -13,6 +13,7 @@ import pytest
 from fedsz.bounds import ErrorBound
 from fedsz.control.auto import (
     ALLOWED,
+    FURTHER,
     HELD,
     LEAST,
     MOST,
@@ -119,7 +120,10 @@ def test_auto_grows_with_the_rounds_that_a_client_took_part_in() -> None:
     assert up(all_of_them) == up(decide("auto", learning(60))) == pytest.approx(MOST[0] * UP)
     assert up(a_tenth) == up(decide("auto", learning(6)))
     assert "in turn 7 of a client" in a_tenth.why
-    assert down(a_tenth) == down(all_of_them)
+    assert down(all_of_them) == pytest.approx(ROUNDING * ALLOWED[2][2] * MOST[1], rel=1e-3)
+    assert down(a_tenth) == pytest.approx(ROUNDING * ALLOWED[2][2] * 61 / SHORT, rel=1e-3)
+    rarely = decide("auto", asked(200, 40, 4))
+    assert down(rarely) == pytest.approx(ROUNDING * ALLOWED[2][2] * FURTHER, rel=1e-3)
 
 
 def test_auto_tightens_while_clients_are_further_behind_than_their_bound_explains() -> None:

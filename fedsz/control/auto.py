@@ -7,12 +7,13 @@ bound of K steps makes it some K / sqrt(3) rounds late. That costs as much as tr
 rounds less: much while a model takes off, little late in a long run. So the bound starts at a part
 of what ten rounds can afford, and beyond them grows with the rounds that are over. That of updates
 doubles at most: what clients hold back is noise in the model, too, which is as harmful in round 60
-as in round 15. Clients begin ahead of the model, by part of what they hold back, so that a bound
-costs less. Beyond ten rounds `uniform` shrinks what it codes, too: that leaves less of it, but all
-of it late, which costs more than it saves while a model takes off. What a client holds back waits
-until it is asked again: where few of many are asked, only those rounds count that a client took
-part in. As long as a model has learned nothing, what is late holds up its start, and bounds stay
-fine. On the downlink lattices are staggered, so that the bound is of what clients hold on average.
+as in round 15. So is what is rounded off of the model, which grows to four times that. Clients
+begin ahead of the model, by part of what they hold back, so that a bound costs less. Beyond ten
+rounds `uniform` shrinks what it codes, too: that leaves less of it, but all of it late, which costs
+more than it saves while a model takes off. What a client holds back waits until it is asked again:
+where few of many are asked, only those rounds count that a client took part in. As long as a model
+has learned nothing, what is late holds up its start, and bounds stay fine. On the downlink lattices
+are staggered, so that the bound is of what clients hold on average.
 Where clients report that they are further behind, or the metric falls, it tightens. So it does
 where the server steps otherwise than by the mean of its clients' steps: by momentum, or by Adam.
 docs/results/savings.md has the measurements.
@@ -47,7 +48,8 @@ ROUNDING: Final = math.sqrt(2)
 START: Final = 1 / 3, 0.5  # of it in the first round: of updates, and of the model;
 RAMP: Final = 5  # all of it after so many more,
 SHORT: Final = 10  # and beyond so many rounds, in proportion to them,
-MOST: Final = 2.0, 10.0  # up to so many times of it: of updates, and of the model
+MOST: Final = 2.0, 4.0  # up to so many times of it: of updates, and of the model,
+FURTHER: Final = 10.0  # which grows as far as this where clients take part in few rounds.
 SHRINK: Final = 0.25  # of `uniform` after those, unless it has one
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
 SLACK: Final = 1.5  # times as late as that, and it tightens
@@ -113,11 +115,12 @@ class Auto(Rule):
         tolerance, number = self.tolerance, coming.number
         _, up, down = max(row for row in ALLOWED if row[0] <= tolerance)
         turn = min(self._turns + 1, number)
+        most = MOST[0], min(MOST[1] * number / turn, FURTHER)
         rarely = f" in turn {turn:.3g} of a client" if turn < number else ""
         held, unlearned = self._learning.held
         grown, grown_down = (
-            min(share_of_allowed(when, start), most, held * start)
-            for when, start, most in zip((turn, number), START, MOST, strict=True)
+            min(share_of_allowed(when, start), limit, held * start)
+            for when, start, limit in zip((turn, number), START, most, strict=True)
         )
         codec = shrinking(decision.config) if turn > SHORT else decision.config.codec
         behind, late = eased_by_lag(self._last)
