@@ -13,6 +13,7 @@ import pytest
 from fedsz.bounds import ErrorBound
 from fedsz.control.auto import (
     ALLOWED,
+    FEW,
     FURTHER,
     HELD,
     LEAST,
@@ -59,22 +60,22 @@ def test_auto_allows_no_less_for_more_tolerance() -> None:
     assert all(a <= b for a, b in itertools.pairwise(map(up, last)))
     assert up(last[0]) == pytest.approx(ALLOWED[0][1])
     assert up(last[-1]) == pytest.approx(ALLOWED[-1][1])
-    assert down(last[-1]) == pytest.approx(ROUNDING * ALLOWED[-1][2], rel=1e-3)
+    assert down(last[-1]) == pytest.approx(ROUNDING * ALLOWED[-1][1], rel=1e-3)
 
 
 def test_auto_starts_fine_and_grows_with_the_rounds_that_are_over_to_a_limit() -> None:
     """What clients hold back is noise in the model, however long the run."""
     bounds = [up(decide("auto", learning(n))) for n in range(60)]
     late, far = (decide("auto", learning(n)) for n in (39, 999))
-    allowed, allowed_down = UP, ALLOWED[2][2]
 
-    assert up(decide("auto")) == bounds[0] == pytest.approx(START[0] * allowed)
+    assert up(decide("auto")) == bounds[0] == pytest.approx(START[0] * UP)
     assert all(a <= b for a, b in itertools.pairwise(bounds))
-    assert bounds[SHORT - 1] == pytest.approx(allowed)
-    assert bounds[11] == pytest.approx(12 / SHORT * allowed)
-    assert up(late) == up(far) == pytest.approx(MOST[0] * allowed)
-    assert down(late) == pytest.approx(ROUNDING * allowed_down * 40 / SHORT, rel=1e-3)
-    assert down(far) == pytest.approx(ROUNDING * allowed_down * MOST[1], rel=1e-3)
+    assert bounds[SHORT - 1] == pytest.approx(UP)
+    assert bounds[11] == pytest.approx(12 / SHORT * UP)
+    assert up(late) == up(far) == pytest.approx(MOST[0] * UP)
+    assert down(decide("auto")) == pytest.approx(ROUNDING * START[1] * UP, rel=1e-3)
+    assert down(decide("auto", learning(11))) == pytest.approx(ROUNDING * 1.2 * UP, rel=1e-3)
+    assert down(late) == down(far) == pytest.approx(ROUNDING * MOST[1] * UP, rel=1e-3)
 
 
 def test_auto_has_clients_begin_ahead_and_uniform_shrink_in_long_runs() -> None:
@@ -120,10 +121,12 @@ def test_auto_grows_with_the_rounds_that_a_client_took_part_in() -> None:
     assert up(all_of_them) == up(decide("auto", learning(60))) == pytest.approx(MOST[0] * UP)
     assert up(a_tenth) == up(decide("auto", learning(6)))
     assert "in turn 7 of a client" in a_tenth.why
-    assert down(all_of_them) == pytest.approx(ROUNDING * ALLOWED[2][2] * MOST[1], rel=1e-3)
-    assert down(a_tenth) == pytest.approx(ROUNDING * ALLOWED[2][2] * 61 / SHORT, rel=1e-3)
+    assert down(all_of_them) == pytest.approx(ROUNDING * UP * MOST[1], rel=1e-3)
+    few = FEW + (1 - FEW) * 7 / 61
+    assert down(a_tenth) == pytest.approx(ROUNDING * UP * few * 61 / SHORT, rel=1e-3)
     rarely = decide("auto", asked(200, 40, 4))
-    assert down(rarely) == pytest.approx(ROUNDING * ALLOWED[2][2] * FURTHER, rel=1e-3)
+    few = FEW + (1 - FEW) * 21 / 201
+    assert down(rarely) == pytest.approx(ROUNDING * UP * few * FURTHER, rel=1e-3)
 
 
 def test_auto_tightens_while_clients_are_further_behind_than_their_bound_explains() -> None:

@@ -7,13 +7,14 @@ bound of K steps makes it some K / sqrt(3) rounds late. That costs as much as tr
 rounds less: much while a model takes off, little late in a long run. So the bound starts at a part
 of what ten rounds can afford, and beyond them grows with the rounds that are over. That of updates
 doubles at most: what clients hold back is noise in the model, too, which is as harmful in round 60
-as in round 15. So is what is rounded off of the model, which grows to four times that. Clients
+as in round 15. So is what is rounded off of the model, whose bound grows by a third. Clients
 begin ahead of the model, by part of what they hold back, so that a bound costs less. Beyond ten
 rounds `uniform` shrinks what it codes, too: that leaves less of it, but all of it late, which costs
 more than it saves while a model takes off. What a client holds back waits until it is asked again:
-where few of many are asked, only those rounds count that a client took part in. As long as a model
-has learned nothing, what is late holds up its start, and bounds stay fine. On the downlink lattices
-are staggered, so that the bound is of what clients hold on average.
+where few of many are asked, only those rounds count that a client took part in, and the model's
+bound is a third of what it is where all are. As long as a model has learned nothing, what is late
+holds up its start, and bounds stay fine. On the downlink lattices are staggered once steps are
+small, so that the bound is of what clients hold on average.
 Where clients report that they are further behind, or the metric falls, it tightens. So it does
 where the server steps otherwise than by the mean of its clients' steps: by momentum, or by Adam.
 docs/results/savings.md has the measurements.
@@ -33,23 +34,18 @@ from fedsz.control.record import Decision, RoundRecord
 from fedsz.control.rule import AUTO, STEP, NextRound, Rule, because
 from fedsz.update.config import DELTA_EF, STAGGERED, CompressionConfig
 
-# What a tolerance allows: from so many points on, the bounds of updates and of the model's way
-# down, both in root mean squares of the step that they are of.
-ALLOWED: Final = (
-    (0.0, 0.9, 0.3),
-    (0.25, 1.35, 0.45),
-    (0.5, 1.8, 0.6),
-    (1.0, 2.7, 0.9),
-    (2.0, 4.5, 1.5),
-)
+# What a tolerance allows: from so many points on, bounds of so many root mean squares of a step,
+# that of a client or of the server.
+ALLOWED: Final = ((0.0, 0.9), (0.25, 1.35), (0.5, 1.8), (1.0, 2.7), (2.0, 4.5))
 # The step of a broadcast is rounded down to a power of two times its first (fedsz.update.lattice):
 # by half at most, and by this on average.
 ROUNDING: Final = math.sqrt(2)
-START: Final = 1 / 3, 0.5  # of it in the first round: of updates, and of the model;
+START: Final = 1 / 3, 1 / 6  # of it in the first round: of updates, and of the model;
 RAMP: Final = 5  # all of it after so many more,
 SHORT: Final = 10  # and beyond so many rounds, in proportion to them,
-MOST: Final = 2.0, 4.0  # up to so many times of it: of updates, and of the model,
-FURTHER: Final = 10.0  # which grows as far as this where clients take part in few rounds.
+MOST: Final = 2.0, 4 / 3  # up to so many times of it: of updates, and of the model,
+FURTHER: Final = 8.0  # which grows as far as this where clients take part in few rounds,
+FEW: Final = 1 / 3  # but to so much of that: a round's clients, being few, make up for less.
 SHRINK: Final = 0.25  # of `uniform` after those, unless it has one
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
 SLACK: Final = 1.5  # times as late as that, and it tightens
@@ -62,12 +58,12 @@ HELD: Final = 0.5
 PATIENCE: Final = 10
 # Where in two of the first rounds, or in all so far, a server's model is so far from the mean of
 # replies, as a part of how far these have moved, it steps by momentum, say, or by Adam: what is
-# late goes on for long then, or rounding is scaled up with the steps. Bounds are halved. Medians
+# late goes on for long then, or rounding is scaled up with the steps. Bounds are narrower. Medians
 # and trimmed means are nearer, and lose nothing.
 EARLY: Final = 4
 ODD: Final = 2
 APART: Final = 0.45
-OTHERWISE: Final = 0.5
+OTHERWISE: Final = 0.5, 1 / 6  # of them: of updates, and of the model
 # Tightens where the metric falls for two rounds in a row, for single rounds do so in uncompressed
 # runs, too. And comes back, also where the loss never gets better again since the model overfits.
 # That it stays where it is is no reason: what is late holds nothing up.
@@ -113,9 +109,10 @@ class Auto(Rule):
         Beyond ten rounds `uniform` shrinks, unless it says by how much itself.
         """
         tolerance, number = self.tolerance, coming.number
-        _, up, down = max(row for row in ALLOWED if row[0] <= tolerance)
+        _, allowed = max(row for row in ALLOWED if row[0] <= tolerance)
         turn = min(self._turns + 1, number)
-        most = MOST[0], min(MOST[1] * number / turn, FURTHER)
+        often = turn / number
+        most = MOST[0], min(MOST[1] / often, FURTHER)
         rarely = f" in turn {turn:.3g} of a client" if turn < number else ""
         held, unlearned = self._learning.held
         grown, grown_down = (
@@ -124,10 +121,13 @@ class Auto(Rule):
         )
         codec = shrinking(decision.config) if turn > SHORT else decision.config.codec
         behind, late = eased_by_lag(self._last)
-        part, other = self._server.allows
+        parts, other = self._server.allows
+        shares = grown, ROUNDING * grown_down * (FEW + (1 - FEW) * often)
         # Rounded, for people and for machines whose last bits differ.
-        shares = up * grown, ROUNDING * down * grown_down
-        bounds = [ErrorBound.step(float(f"{k * behind * part:.4g}")) for k in shares]
+        bounds = [
+            ErrorBound.step(float(f"{allowed * share * part * behind:.4g}"))
+            for share, part in zip(shares, parts, strict=True)
+        ]
         why = f"{grown:.3g} of what {tolerance:g} points allow"
         chosen = because(
             decision,
@@ -220,10 +220,10 @@ class ServerStep:
         return self._seen == EARLY or self._rounds == PATIENCE
 
     @property
-    def allows(self) -> tuple[float, str]:
-        """What bounds are multiplied with; and why."""
+    def allows(self) -> tuple[tuple[float, float], str]:
+        """What bounds are multiplied with, of updates and of the model; and why."""
         if not (self._odd >= ODD or 0 < self._odd == self._seen):
-            return 1.0, ""
+            return (1.0, 1.0), ""
         return OTHERWISE, ", the server's step is no mean of updates"
 
     def observe(self, seen: RoundRecord) -> None:

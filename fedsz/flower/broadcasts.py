@@ -30,6 +30,10 @@ MOST_BYTES: Final = 1 << 28  # of a model: a server holds one of each lattice
 # a GPT that takes off loses a quarter of a point more by 0.3 than by 0.15.
 NOISE: Final = 0.22
 
+# That limit is not below this part of a bound for all. Bounds are of how far a model is from the
+# mean of what clients hold, whose error is part of that: more than 1.7 steps would grow by it.
+OWN: Final = 3.0
+
 # How many times as wide they must be, in the geometric mean of all elements, for lattices to part:
 # while steps are large, one lattice takes as few bytes.
 WORTH: Final = 1.4
@@ -285,7 +289,7 @@ class Broadcasts:
             return one, {}
         meant = model.take(Reference(arrays), config)
         wide = {
-            name: max(bound, min(bound * self._widened, model.most.get(name, 0.0)))
+            name: max(bound / OWN, min(bound * self._widened, model.most.get(name, 0.0)))
             for name, bound in (model.bounds or {}).items()
         }
         one.put(meant, reference=reference, bounds=model.bounds, wide=wide)
