@@ -30,17 +30,13 @@ MOST_BYTES: Final = 1 << 28  # of a model: a server holds one of each lattice
 # a GPT that takes off loses a quarter of a point more by 0.3 than by 0.15.
 NOISE: Final = 0.22
 
-# That limit is not below this part of a bound for all. Bounds are of how far a model is from the
-# mean of what clients hold, whose error is part of that: more than 1.7 steps would grow by it.
-OWN: Final = 3.0
-
 # How many times as wide they must be, in the geometric mean of all elements, for lattices to part:
 # while steps are large, one lattice takes as few bytes.
 WORTH: Final = 1.4
 
 LATTICES_OF: Final = "lattices"  # the first part of the names of records that say who is where
 PUT: Final = "put"  # likewise, of those that say how models were put
-MEANT: Final = "meant"  # and of what was, where that is more than the strategy's model
+MEANT: Final = "meant"  # and of what was
 AT: Final = "@"  # between the first part of a name and the number of a lattice
 
 
@@ -100,9 +96,11 @@ class _Model:
         self.bounds, self.most = None, {}
         if (bound := config.downlink_bound) is not None:
             within = config.replace(error_bound=str(bound), update=DELTA, factors={})
-            mean = Reference(self.mean())
-            if mean.fits(Layout.of(arrays)):
-                self.bounds = bounds_of_step(energies(arrays, mean, within), within)
+            # Clients' steps are put onto what was meant, not onto what they hold: how far a model
+            # is from that has the error of it in it, and bounds of two steps would grow by it.
+            last = self.meant or Reference(self.mean())
+            if last.fits(Layout.of(arrays)):
+                self.bounds = bounds_of_step(energies(arrays, last, within), within)
                 self.most = {name: NOISE * _rms(arrays[name]) for name in self.bounds}
 
     def mean(self) -> Mapping[str, NDArray]:
@@ -289,7 +287,7 @@ class Broadcasts:
             return one, {}
         meant = model.take(Reference(arrays), config)
         wide = {
-            name: max(bound / OWN, min(bound * self._widened, model.most.get(name, 0.0)))
+            name: max(bound, min(bound * self._widened, model.most.get(name, 0.0)))
             for name, bound in (model.bounds or {}).items()
         }
         one.put(meant, reference=reference, bounds=model.bounds, wide=wide)
@@ -310,7 +308,7 @@ class Broadcasts:
         for key, model in self._models.items():
             if model.parted:
                 records[f"{PUT}.{key}"] = ConfigRecord(model.told())
-                if model.meant is not None and model.last != model.given:
+                if model.meant is not None:
                     records[f"{MEANT}.{key}"] = to_record(dict(model.meant.arrays))
             for lattice, one in model.of.items():
                 if (state := one.state(model.of[0])) is not None:
