@@ -168,6 +168,17 @@ def test_clients_begin_apart_and_their_mean_does_not() -> None:
         assert mean < 0.5 * step
 
 
+def test_bounds_of_many_steps_do_not_grow_by_the_errors_that_they_allow() -> None:
+    fleet, strategy, many = Fleet(2), WatchedStream(fraction_evaluate=0.0), 3.4
+    grid = grid_of(fleet, downlink=f"staggered:step:{many}")
+    strategy.start(grid=grid, initial_arrays=ArrayRecord([first()]), num_rounds=3 * ROUNDS)
+    for turn in range(2, 3 * ROUNDS):
+        step = np.sqrt(np.mean(fleet.mean_step(turn - 1) ** 2))
+        most = 1.001 * many * widening({0: 1, 1: 1}) * step
+        assert not np.array_equal(fleet.begun[0][turn], fleet.begun[1][turn])
+        assert all(np.abs(x[turn] - strategy.sent[turn]).max() < most for x in fleet.begun.values())
+
+
 def test_staggered_models_take_fewer_bytes() -> None:
     bytes_down = []
     for downlink in ("step:0.5", BOUND):
