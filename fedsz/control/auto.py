@@ -13,8 +13,8 @@ rounds `uniform` shrinks what it codes, too: that leaves less of it, but all of 
 more than it saves while a model takes off. What a client holds back waits until it is asked again:
 where few of many are asked, only those rounds count that a client took part in, and the model's
 bound is a third of what it is where all are. As long as a model has learned nothing, what is late
-holds up its start, and bounds of updates stay fine: on the downlink, nothing is late. There,
-lattices are staggered once steps are small, so that the bound is of what clients hold on average.
+holds up its start, and bounds stay fine. On the downlink lattices are staggered once steps are
+small, so that the bound is of what clients hold on average.
 Where clients report that they are further behind, or the metric falls, it tightens. So it does
 where the server steps otherwise than by the mean of its clients' steps: by momentum, or by Adam.
 docs/results/savings.md has the measurements.
@@ -51,8 +51,8 @@ LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client
 SLACK: Final = 1.5  # times as late as that, and it tightens
 LEAST: Final = 0.25  # of the bound that it would be otherwise
 # Until so large a gain since round 0, of accuracy or of the loss as a share of itself, a model has
-# learned nothing, and updates after the first round take no more than HELD of what those had, up to
-# round PATIENCE: a tuned model may never gain that much.
+# learned nothing, and after the first round takes no more than HELD of what that had, up to round
+# PATIENCE: a tuned model may never gain that much.
 LEARNED: Final = 0.03
 HELD: Final = 0.5
 PATIENCE: Final = 10
@@ -112,10 +112,13 @@ class Auto(Rule):
         _, allowed = max(row for row in ALLOWED if row[0] <= tolerance)
         turn = min(self._turns + 1, number)
         often = turn / number
+        most = MOST[0], min(MOST[1] / often, FURTHER)
         rarely = f" in turn {turn:.3g} of a client" if turn < number else ""
         held, unlearned = self._learning.held
-        grown = min(share_of_allowed(turn, START[0]), MOST[0], held * START[0])
-        grown_down = min(share_of_allowed(number, START[1]), MOST[1] / often, FURTHER)
+        grown, grown_down = (
+            min(share_of_allowed(when, start), limit, held * start)
+            for when, start, limit in zip((turn, number), START, most, strict=True)
+        )
         codec = shrinking(decision.config) if turn > SHORT else decision.config.codec
         behind, late = eased_by_lag(self._last)
         parts, other = self._server.allows
