@@ -181,8 +181,11 @@ def test_auto_stays_fine_until_a_model_has_learned_anything(told: History) -> No
     assert bounds[1:PATIENCE] == pytest.approx((PATIENCE - 1) * [HELD * START[0] * UP])
     assert bounds[PATIENCE] == pytest.approx((PATIENCE + 1) / SHORT * UP)
     assert "nothing learned yet" in decide("auto", flat[:3]).why
+    assert down(decide("auto", flat[:3])) == pytest.approx(HELD * down(decide("auto")), rel=1e-3)
     third = START[0] + (1 - START[0]) * 2 / RAMP
-    assert up(decide("auto", told(curve(0.1, 0.1, 0.14)))) == pytest.approx(third * UP)
+    late = decide("auto", told(curve(0.1, 0.1, 0.14)))
+    assert up(late) == pytest.approx(third * UP)
+    assert down(late) == down(decide("auto", learning(1)))  # one round less has counted
     # Nobody knows what was before round 1.
     assert up(decide("auto", told(curve(0.1, 0.1, 0.1))[1:])) > HELD * START[0] * UP
     assert (

@@ -13,8 +13,8 @@ rounds `uniform` shrinks what it codes, too: that leaves less of it, but all of 
 more than it saves while a model takes off. What a client holds back waits until it is asked again:
 where few of many are asked, only those rounds count that a client took part in, and the model's
 bound is a third of what it is where all are. As long as a model has learned nothing, what is late
-holds up its start, and bounds stay fine. On the downlink lattices are staggered once steps are
-small, so that the bound is of what clients hold on average.
+holds up its start, and bounds stay fine; on the downlink, rounds count from there. On it lattices
+are staggered once steps are small, so that the bound is of what clients hold on average.
 Where clients report that they are further behind, or the metric falls, it tightens. So it does
 where the server steps otherwise than by the mean of its clients' steps: by momentum, or by Adam.
 docs/results/savings.md has the measurements.
@@ -115,9 +115,10 @@ class Auto(Rule):
         most = MOST[0], min(MOST[1] / often, FURTHER)
         rarely = f" in turn {turn:.3g} of a client" if turn < number else ""
         held, unlearned = self._learning.held
+        whens = turn, number - self._learning.waited
         grown, grown_down = (
             min(share_of_allowed(when, start), limit, held * start)
-            for when, start, limit in zip((turn, number), START, most, strict=True)
+            for when, start, limit in zip(whens, START, most, strict=True)
         )
         codec = shrinking(decision.config) if turn > SHORT else decision.config.codec
         behind, late = eased_by_lag(self._last)
@@ -180,10 +181,14 @@ def eased_by_lag(last: RoundRecord | None) -> tuple[float, str]:
 
 
 class Learning:
-    """What a model has gained since round 0, by its accuracy, or by its loss where it has none."""
+    """What a model has gained since round 0, by its accuracy, or by its loss where it has none.
+
+    Attributes:
+        waited: the last round after which it had learned nothing; 0 of none.
+    """
 
     def __init__(self) -> None:
-        self._rounds = 0
+        self._rounds = self.waited = 0
         self._has_accuracy = False
         self._accuracy, self._share = Gain(), Gain()
 
@@ -198,6 +203,8 @@ class Learning:
         if loss is not None and not loss < 0:
             loss = max(loss, sys.float_info.min) if math.isfinite(loss) else math.inf
             self._share.add(seen.round, -math.log(loss))  # differences are shares of it
+        if self.held[1]:
+            self.waited = seen.round
 
     @property
     def held(self) -> tuple[float, str]:
