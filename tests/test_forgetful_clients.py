@@ -170,7 +170,7 @@ def test_who_has_lost_it_now_and_then_is_sent_what_is_new() -> None:
     assert fleet.run() == CLIENTS * ROUNDS
 
     assert len(fleet.down[1]) == ROUNDS + 3
-    assert fleet.down[1][-1] == pytest.approx(fleet.down[0][-1], rel=0.1)
+    assert fleet.down[1][-1] < 2 * max(fleet.down[client][-1] for client in (0, 2, 3))
 
 
 def test_who_replies_in_vain_is_no_such_client(caplog: pytest.LogCaptureFixture) -> None:
@@ -179,7 +179,7 @@ def test_who_replies_in_vain_is_no_such_client(caplog: pytest.LogCaptureFixture)
     assert fleet.run() == CLIENTS * ROUNDS - 4
 
     assert len(fleet.down[1]) == ROUNDS
-    assert fleet.down[1][-1] == pytest.approx(fleet.down[0][-1], rel=0.1)
+    assert fleet.down[1][-1] < 2 * max(fleet.down[client][-1] for client in (0, 2, 3))
     assert "nothing is here" not in caplog.text
 
 

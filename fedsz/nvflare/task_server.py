@@ -42,6 +42,8 @@ MOST_LISTED: Final = 4096
 # Rounds, where they have numbers, after which the model is forgotten that a silent client was sent.
 LATEST: Final = 8
 
+FINER: Final = 1 / 3  # of the bound of a model onto which clients' steps are put as it was sent
+
 
 def require_usable(controller: Controller) -> None:
     """Raise `ConfigError` for what needs more than the server of a job knows of its clients."""
@@ -235,7 +237,7 @@ class TaskServer:
                 spread=dict(spread or {}),
             )
             self._last = now
-            self._config = self._controller.decide(record).config.require()
+            self._config = _finer(self._controller.decide(record).config.require())
             if record.round:
                 self._tell(record)
 
@@ -285,3 +287,15 @@ class TaskServer:
 def _copied(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
     """Return arrays of our own: a workflow may write the next model into its last one."""
     return {name: x.copy() for name, x in arrays.items()}
+
+
+def _finer(config: CompressionConfig) -> CompressionConfig:
+    """Return a config whose chosen bound of the model holds for workflows of any kind.
+
+    Some add what clients send to their own model, not to the one that was sent. What that leaves
+    out is part of the next step then, and bounds of two steps would grow by it.
+    """
+    bound = config.downlink_bound
+    if bound is None or not config.staggers:  # somebody has named it
+        return config
+    return config.replace(downlink=str(bound.scaled(FINER)))
