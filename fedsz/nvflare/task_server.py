@@ -42,7 +42,7 @@ MOST_LISTED: Final = 4096
 # Rounds, where they have numbers, after which the model is forgotten that a silent client was sent.
 LATEST: Final = 8
 
-FINER: Final = 1 / 3  # of the bound of a model onto which clients' steps are put as it was sent
+FINER: Final = 1 / 3  # of bounds that do where steps are put onto the model that was sent
 
 
 def require_usable(controller: Controller) -> None:
