@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, Context, Message
 import fedsz
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.records import KEY
+from fedsz.stream import Reader
 from fedsz.update import client_update
 from fedsz.update.ahead import ALIKE
 from fedsz.update.client_update import coded_update
@@ -100,6 +101,7 @@ class Fleet:
     Attributes:
         down: by client, the bytes of arrays of each message that it was sent.
         told: by client, the instructions of each.
+        sent: by client, the arrays of each, as bytes.
         errors: how many messages got an error for a reply.
     """
 
@@ -109,6 +111,7 @@ class Fleet:
         self._tests = tests
         self.down: dict[int, list[int]] = {i: [] for i in range(CLIENTS)}
         self.told: dict[int, list[Instructions]] = {i: [] for i in range(CLIENTS)}
+        self.sent: dict[int, list[list[bytes]]] = {i: [] for i in range(CLIENTS)}
         rng = np.random.default_rng(3)
 
         def edit(client: int, x: Arrays) -> Arrays:
@@ -123,6 +126,7 @@ class Fleet:
             record, note = message.content["arrays"], message.content[KEY]
             assert isinstance(record, ArrayRecord)
             self.down[client].append(sum(len(array.data) for array in record.values()))
+            self.sent[client].append([bytes(array.data) for array in record.values()])
             self.told[client].append(Instructions.read(cast(Any, note)))
 
         def after(client: int, message: Message, reply: Message) -> None:
@@ -142,6 +146,12 @@ class Fleet:
         result = strategy.start(self.grid, record_of(MODEL), num_rounds=ROUNDS)
         self.after = to_arrays(result.arrays)
         return self.grid.take_traffic().replies
+
+    def sent_what_is_new(self, client: int) -> bool:
+        """Whether a client's last message is one difference from the model of the one before."""
+        (stream,) = self.sent[client][-1]
+        (held,) = self.told[client][-2].holds.values()
+        return Reader(stream).header.reference == held
 
 
 ALL = set(range(1, ROUNDS + 1))
@@ -170,6 +180,7 @@ def test_who_has_lost_it_now_and_then_is_sent_what_is_new() -> None:
     assert fleet.run() == CLIENTS * ROUNDS
 
     assert len(fleet.down[1]) == ROUNDS + 3
+    assert all(fleet.sent_what_is_new(client) for client in range(CLIENTS))
     assert fleet.down[1][-1] < 2 * max(fleet.down[client][-1] for client in (0, 2, 3))
 
 
@@ -179,6 +190,7 @@ def test_who_replies_in_vain_is_no_such_client(caplog: pytest.LogCaptureFixture)
     assert fleet.run() == CLIENTS * ROUNDS - 4
 
     assert len(fleet.down[1]) == ROUNDS
+    assert all(fleet.sent_what_is_new(client) for client in range(CLIENTS))
     assert fleet.down[1][-1] < 2 * max(fleet.down[client][-1] for client in (0, 2, 3))
     assert "nothing is here" not in caplog.text
 
