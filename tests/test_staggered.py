@@ -215,7 +215,7 @@ def test_rounds_that_overlap_have_one_lattice() -> None:
 @pytest.mark.parametrize("update", ["delta", IN_BASIS])
 @pytest.mark.parametrize("stopped", [1, 3])
 def test_a_run_resumed_between_testing_and_training_is_the_same(stopped: int, update: str) -> None:
-    ends = []
+    ends, bounds = [], []
     for stop in (None, stopped):
         fleet, made = Fleet(4, lambda i: 1 + 9 * i), Watched(fraction_evaluate=0.0)
         grid, model = grid_of(fleet, update=update), ArrayRecord([first()])
@@ -225,11 +225,16 @@ def test_a_run_resumed_between_testing_and_training_is_the_same(stopped: int, up
             state, inner = grid.state(), grid.inner
             grid = FedSZGrid(inner, FINE, downlink=BOUND, update=update)
             grid.restore(state)
-        model = rounds(grid, made, model, stop or 0, ROUNDS)
+        model = rounds(grid, made, model, stop or 0, stopped + 1)
+        grid.end_round()
+        (put,) = (record for name, record in grid.state().items() if name.startswith("put."))
+        bounds.append(put["bounds"])
+        model = rounds(grid, made, model, stopped + 1, ROUNDS)
         ends.append((model.to_numpy_ndarrays()[0], [x[-1] for x in fleet.begun.values()]))
     # But for the order in which Flower asks clients, and adds up replies.
     np.testing.assert_allclose(ends[0][0], ends[1][0], atol=1e-6)
     np.testing.assert_allclose(np.sort(ends[0][1], 0), np.sort(ends[1][1], 0), atol=1e-6)
+    np.testing.assert_allclose(bounds[0], bounds[1], rtol=1e-3)
 
 
 def test_a_client_keeps_to_the_same_lattice_in_whatever_order_clients_are_asked() -> None:
