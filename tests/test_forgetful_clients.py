@@ -180,8 +180,9 @@ def test_who_has_lost_it_now_and_then_is_sent_what_is_new() -> None:
     assert fleet.run() == CLIENTS * ROUNDS
 
     assert len(fleet.down[1]) == ROUNDS + 3
-    assert all(fleet.sent_what_is_new(client) for client in range(CLIENTS))
-    assert fleet.down[1][-1] < 2 * max(fleet.down[client][-1] for client in (0, 2, 3))
+    assert fleet.sent_what_is_new(1)
+    # Of the four lattices, two move as much.
+    assert fleet.down[1][-1] == pytest.approx(fleet.down[2][-1], rel=0.1)
 
 
 def test_who_replies_in_vain_is_no_such_client(caplog: pytest.LogCaptureFixture) -> None:
@@ -190,8 +191,9 @@ def test_who_replies_in_vain_is_no_such_client(caplog: pytest.LogCaptureFixture)
     assert fleet.run() == CLIENTS * ROUNDS - 4
 
     assert len(fleet.down[1]) == ROUNDS
-    assert all(fleet.sent_what_is_new(client) for client in range(CLIENTS))
-    assert fleet.down[1][-1] < 2 * max(fleet.down[client][-1] for client in (0, 2, 3))
+    assert fleet.sent_what_is_new(1)
+    # Of the four lattices, two move as much.
+    assert fleet.down[1][-1] == pytest.approx(fleet.down[2][-1], rel=0.1)
     assert "nothing is here" not in caplog.text
 
 
