@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 import fedsz
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, StreamingFedAvg
+from fedsz.flower.broadcasts import Broadcasts
 from fedsz.flower.records import to_array
 from fedsz.update.broadcast import FIRST_BOUND, Broadcast
 from fedsz.update.config import CompressionConfig
@@ -90,6 +91,35 @@ def test_a_model_that_is_sent_again_is_the_same() -> None:
         held = downlink.model
         downlink.put({name: x.copy() for name, x in model.items()}, reference=True)
         assert downlink.model is held
+
+
+def test_a_bound_of_steps_has_no_error_of_earlier_ones_in_it() -> None:
+    """Where steps are put onto the model itself, the one that clients hold is off by a bound."""
+    broadcast = Broadcast(CONFIG.replace(downlink="step:2.5"), feedback=False)
+    models = [Reference(model) for model in walk(30)]
+    for model, since in zip(models, [None, *models], strict=False):
+        broadcast.put(model, reference=True, since=since)
+    steps = [step.grid["fc.weight"] for step in broadcast.steps[1:]]
+    assert max(steps) <= 2 * 2.5 * 0.0145 < 4 * min(steps)
+
+
+def test_what_steps_are_put_onto_is_known_to_a_run_that_goes_on() -> None:
+    config = CONFIG.replace(downlink="step:2.5")
+    one, again = (Broadcasts(partial(Broadcast, feedback=False)) for _ in range(2))
+
+    def streams(of: Broadcasts, model: dict[str, np.ndarray]) -> list[bytes]:
+        sent, _ = of.put("arrays", 0, model, config, reference=True)
+        return [bytes(step.stream[:]) for step in sent.steps]
+
+    *models, last = walk(6)
+    for model in models:
+        streams(one, model)
+    parts: dict[str, dict[str, Any]] = {}
+    for name, record in one.state().items():
+        kind, _, key = name.partition(".")
+        parts.setdefault(kind, {})[key] = record
+    again.restore(parts, config)
+    assert streams(again, last) == streams(one, last)
 
 
 def test_another_model_is_a_key_frame() -> None:

@@ -132,15 +132,15 @@ class _Model:
         self.given, self.left, self.meant, self.last = given.digest, {}, new, new.digest
         return new
 
-    def united(self, given: Reference) -> Reference:
-        """Return what is to be put for all: what was meant if nobody has replied to that.
+    def united(self, given: Reference) -> tuple[Reference, Reference | None]:
+        """Return what is to be put for all, and what its step was put onto if not what they hold.
 
-        Then the strategy sends the same model again.
+        It is what was meant if nobody has replied to that: the strategy sends the same model again.
         """
         if self.meant is not None and given.digest == self.given:
-            return self.meant
-        self.given, self.meant = b"", None
-        return given
+            return self.meant, None
+        since, self.given, self.meant = self.meant, b"", None
+        return given, since
 
     def told(self) -> dict[str, Any]:
         """Return how the last model was put."""
@@ -283,7 +283,10 @@ class Broadcasts:
         one = model.of[lattice if model.parted else 0]
         one.steer(config)
         if not model.parted:
-            one.put(model.united(Reference(arrays)), reference=reference)
+            whole, since = model.united(Reference(arrays))
+            one.put(whole, reference=reference, since=since)
+            if not one.feedback:
+                model.meant = whole
             return one, {}
         meant = model.take(Reference(arrays), config)
         wide = {
@@ -308,8 +311,8 @@ class Broadcasts:
         for key, model in self._models.items():
             if model.parted:
                 records[f"{PUT}.{key}"] = ConfigRecord(model.told())
-                if model.meant is not None:
-                    records[f"{MEANT}.{key}"] = to_record(dict(model.meant.arrays))
+            if model.meant is not None:
+                records[f"{MEANT}.{key}"] = to_record(dict(model.meant.arrays))
             for lattice, one in model.of.items():
                 if (state := one.state(model.of[0])) is not None:
                     at = f"{AT}{lattice}" if lattice else ""

@@ -42,7 +42,9 @@ MOST_LISTED: Final = 4096
 # Rounds, where they have numbers, after which the model is forgotten that a silent client was sent.
 LATEST: Final = 8
 
-FINER: Final = 1 / 3  # of bounds that do where steps are put onto the model that was sent
+# Of bounds that do where clients are on staggered lattices: here all have one, and what it rounds
+# off is in the mean.
+FINER: Final = 1 / 3
 
 
 def require_usable(controller: Controller) -> None:
@@ -74,6 +76,7 @@ class TaskServer:
         self._run, self._turn = secrets.token_bytes(16), 0
         self._number: int | None = None  # of the round, as the workflow says
         self._given = b""  # the digest of the model of this round; of one that is beginning, none
+        self._meant: Reference | None = None  # the last model, if differences may be put onto that
         self._first_turn = 0  # of this round
         self._ended = self._replied = False  # whether the last round has, and somebody in this one
         self._in_round: set[str] = set()  # who has been sent it
@@ -171,6 +174,8 @@ class TaskServer:
         arrays = {name: layout.cast(name, decoded.pop(name)) for name in names}
         with self._lock:
             self._broadcast.feedback = not differs
+            if not differs:
+                self._meant = None
             if not self._replied:  # most have been sent the model
                 self._replied = True
                 self._broadcast.pack_away()
@@ -258,7 +263,10 @@ class TaskServer:
         # Should there be no memory for the model, the next request begins the round again.
         self._ended, self._given = True, b""
         self._broadcast.steer(self._config)
-        self._broadcast.put(_copied(given.arrays), reference=True)
+        meant = Reference(_copied(given.arrays))
+        since = None if self._broadcast.feedback else self._meant
+        self._broadcast.put(meant, reference=True, since=since)
+        self._meant = meant
         self._ended = self._replied = False
         self._turn += 1
         self._number, self._given, self._in_round = number, given.digest, set()
@@ -290,11 +298,7 @@ def _copied(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
 
 
 def _finer(config: CompressionConfig) -> CompressionConfig:
-    """Return a config whose chosen bound of the model holds for workflows of any kind.
-
-    Some add what clients send to their own model, not to the one that was sent. What that leaves
-    out is part of the next step then, and bounds of two steps would grow by it.
-    """
+    """Return a config whose chosen bound of the model is for one lattice."""
     bound = config.downlink_bound
     if bound is None or not config.staggers:  # somebody has named it
         return config

@@ -135,6 +135,7 @@ class Broadcast:
         model: Reference | Mapping[str, NDArray],
         *,
         reference: bool,
+        since: Reference | None = None,
         bounds: Mapping[str, float] | None = None,
         wide: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
@@ -143,6 +144,7 @@ class Broadcast:
         Args:
             model: the model.
             reference: whether the attribute `model` is needed although the broadcast is exact.
+            since: what its step was put onto, and is measured from, if not what clients hold.
             bounds: absolute, by tensor, in place of those that the config means.
             wide: those of tensors on a staggered lattice.
         """
@@ -167,7 +169,9 @@ class Broadcast:
         else:
             left_out = self.residual if self.feedback else {}
             meant = ErrorFeedback(given.arrays, left_out)
-            self._add_step(meant, self._within, before, bounds, wide)
+            if before and bounds is None:
+                bounds = meant.bounds(self._within, since or before)
+            self._add_step(meant, self._within, before, bounds or {}, wide)
         self.given = given.digest  # only now: what has failed is put again
 
     def _begin_shared(self, given: Reference) -> None:
@@ -189,12 +193,10 @@ class Broadcast:
         meant: ErrorFeedback,
         config: CompressionConfig,
         before: Reference | None,
-        given: Mapping[str, float] | None,
+        named: Mapping[str, float],
         wide: Mapping[str, float],
     ) -> None:
-        named, chance = dict(given or {}), dict[str, float]()
-        if before and given is None:
-            named = meant.bounds(config, before)
+        chance: Mapping[str, float] = {}
         if before is None:
             config = config.replace(error_bound=FIRST_BOUND)
             if self._untrained and self.model is None:
