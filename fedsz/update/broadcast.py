@@ -211,7 +211,7 @@ class Broadcast:
             placed = place(meant, rest, before, earlier, leaves=leaves).beside(apart)
         else:
             placed = place(meant, bounds, before, earlier, leaves=leaves)
-        if placed.overflows:  # a key frame, as fine as the difference would have been
+        if placed.is_outgrown:  # a key frame, as fine as the difference would have been
             before, named = None, {name: bound for name, bound in bounds.items() if bound}
             placed = place(meant, bounds, leaves=leaves)
         if before is None:

@@ -37,6 +37,7 @@ from fedsz.update.reference import Reference
 
 STEP_BITS: Final = 4  # of a first step: it is at most an eighth below twice the bound
 UNTRAINED: Final = ErrorBound.rel(1 / 16)  # eight levels of what is chance train as well
+FEW: Final = 1 / 64  # of the elements on lattices, as many may leave them, and go on as others do
 FINE: Final = 20  # bits of the largest element of a tensor that no bound places
 
 Grid = Mapping[str, float]  # by tensors on it, the steps that lead to a model; 0 if none moved
@@ -50,13 +51,19 @@ class Placed:
         points: what each of them becomes.
         left: what is left out of those that are not what they were, if that was asked for.
         grid: what each has moved by multiples of; or is a multiple of, without a model before.
-        overflows: whether a tensor has left the lattice that it was on, and fits one of its own.
+        overflows: elements of tensors that have left the lattice that they were on, and fit one of
+            their own.
     """
 
     points: Mapping[str, NDArray]
     left: Mapping[str, NDArray]
     grid: Grid
-    overflows: bool
+    overflows: int
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether so many elements have left their lattices that all are to begin on new ones."""
+        return self.overflows > FEW * sum(x.size for x in self.points.values())
 
     def beside(self, other: Placed) -> Placed:
         """Return these, and others of which nothing is left, on a lattice of their own."""
@@ -84,7 +91,7 @@ def place(
     points: dict[str, NDArray] = {}
     left: dict[str, NDArray] = {}
     grid: dict[str, float] = {}
-    overflows = False
+    overflows = 0
     for name, bound in bounds.items():
         x, residual = meant.plain(name), meant.residual(name)
         if x.dtype != FLOAT32 or not x.size or (before and name not in earlier[-1]):
@@ -97,7 +104,7 @@ def place(
         rest = np.empty(x.shape, FLOAT32) if leaves and bound else None
         point = nearest(x, step, base, residual, rest)
         if point is None and bound and base is not None:
-            overflows = overflows or nearest(x, step, None, residual) is not None
+            overflows += x.size * (nearest(x, step, None, residual) is not None)
         if point is not None and (bound or np.array_equal(point, x)):
             points[name], grid[name] = point, step
             if rest is not None and rest.any():

@@ -110,7 +110,7 @@ class Staggered:
             if last and not np.array_equal(still, before.tensor(name, x) == anchor):
                 unit /= LATTICES  # for what leaves the anchor, or is back
             points[name], steps[name], grid[name] = point, step, unit
-        return Placed(points, {}, grid, overflows=False), replace(self, steps=steps)
+        return Placed(points, {}, grid, overflows=0), replace(self, steps=steps)
 
     def _nearest(self, x: NDArray, anchor: NDArray, step: float, *, known: bool) -> NDArray | None:
         """Return the nearest points; ``known`` if the lattice is known to be one of float32."""
