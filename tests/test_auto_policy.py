@@ -15,16 +15,17 @@ from fedsz.control.auto import (
     ALLOWED,
     FEW,
     FURTHER,
-    HELD,
+    LEARNING,
     LEAST,
     MOST,
-    PATIENCE,
+    PACE,
     RAMP,
     ROUNDING,
     SHORT,
     SHRINK,
     START,
 )
+from fedsz.control.learned import HELD, PATIENCE
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.update.ahead import ALIKE, WIDER, not_ahead
 from fedsz.update.config import CompressionConfig
@@ -49,7 +50,20 @@ def down(decision: Decision) -> float:
 
 def learning(rounds: int) -> list[RoundRecord]:
     """Return the history of a run that has learned much in its first round, and goes on slowly."""
-    return [row(0, 0.1, 2.3), *(row(i, 0.3 + 0.005 * i, 2 / (i + 1)) for i in range(1, rounds + 1))]
+    return [row(0, 0.1, 2.3), *(row(i, 0.3 + 1e-5 * i, 2 / (i + 1)) for i in range(1, rounds + 1))]
+
+
+def gaining(rounds: int, points: float, shares: float) -> list[RoundRecord]:
+    """Return the history of a run that gains as much whenever its rounds double.
+
+    Args:
+        rounds: over.
+        points: of accuracy.
+        shares: of the loss, in percent.
+    """
+    octaves = [math.log2(i) for i in range(1, rounds + 1)]
+    scores = [(0.3 + points / 100 * n, math.exp(-shares / 100 * n)) for n in octaves]
+    return [row(0, 0.1, 2.3), *(row(i, a, loss) for i, (a, loss) in enumerate(scores, 1))]
 
 
 def test_auto_allows_no_less_for_more_tolerance() -> None:
@@ -76,6 +90,45 @@ def test_auto_starts_fine_and_grows_with_the_rounds_that_are_over_to_a_limit() -
     assert down(decide("auto")) == pytest.approx(ROUNDING * START[1] * UP, rel=1e-3)
     assert down(decide("auto", learning(11))) == pytest.approx(ROUNDING * 1.2 * UP, rel=1e-3)
     assert down(late) == down(far) == pytest.approx(ROUNDING * MOST[1] * UP, rel=1e-3)
+
+
+@pytest.mark.parametrize("other", [9.0, 1000.0])
+def test_bounds_grow_in_long_runs_as_far_as_a_model_gains_little_by_then(other: float) -> None:
+    for gains in ((3.0, other), (other, 3.0)):  # where one metric rises on, the other may tell more
+        early, soon, late = (decide("auto", gaining(n, *gains)) for n in (9, 14, 39))
+        assert up(early) == up(soon) == up(late) == pytest.approx(UP)
+        assert up(decide("auto", gaining(39, *gains), tolerance=1)) == pytest.approx(
+            ALLOWED[3][1] * PACE / 3, rel=0.03
+        )
+        part = PACE * 0.5 / 3
+        assert down(early) == pytest.approx(ROUNDING * UP, rel=1e-3)
+        assert down(soon) == pytest.approx(ROUNDING * UP * part**0.5, rel=0.05)
+        assert down(late) == pytest.approx(ROUNDING * UP * part, rel=0.05)
+        assert "still gaining" in late.why
+
+    some, much = (decide("auto", gaining(39, n, 30)) for n in (1.3, 50))
+    assert UP < up(some) < MOST[0] * UP
+    assert up(much) == LEARNING[0] * UP
+    assert down(much) == pytest.approx(ROUNDING * UP * LEARNING[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("gains", [(-5.0, 3.0), (3.0, -5.0), (0.0, 0.0)])
+def test_overfitting_and_standing_still_are_no_reason_for_narrow_bounds(
+    gains: tuple[float, float],
+) -> None:
+    late = decide("auto", gaining(39, *gains))
+    assert up(late) == pytest.approx(MOST[0] * UP)
+    assert down(late) == pytest.approx(ROUNDING * MOST[1] * UP, rel=1e-3)
+    assert "gaining" not in late.why
+
+
+def test_bounds_do_not_grow_where_nobody_knows_what_a_model_gains() -> None:
+    unknown = [row(i, None, None) for i in range(40)]
+    seldom = [row(i, *((0.1 + i / 100, None) if i % 16 == 8 else (None, None))) for i in range(16)]
+    for history in (unknown, seldom):
+        late = decide("auto", history)
+        assert up(late) == pytest.approx(UP)
+        assert down(late) == pytest.approx(ROUNDING * UP, rel=1e-3)
 
 
 def test_auto_has_clients_begin_ahead_and_uniform_shrink_in_long_runs() -> None:
@@ -143,11 +196,9 @@ def test_auto_tightens_while_clients_are_further_behind_than_their_bound_explain
 
 
 def test_auto_takes_overfitting_for_no_harm() -> None:
-    """The loss is best in round 30, and the accuracy stays, but for noise."""
+    """The loss is best in round 6, and the accuracy stays, but for noise."""
     noise = np.random.default_rng(0).normal(0, 0.005, 101)
-    history = [
-        row(i, 0.55 * min(1, i / 40) + noise[i], 2 - min(i, 60 - i) / 30) for i in range(101)
-    ]
+    history = [row(i, 0.55 * min(1, i / 8) + noise[i], 2 - min(i, 12 - i) / 6) for i in range(101)]
     bounds = [up(decide("auto", history[: n + 1])) for n in range(100)]
     allowed = [up(decide("auto", learning(n))) for n in range(100)]
 

@@ -14,7 +14,8 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import strategy as flower
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.auto import APART, EARLY, ODD, OTHERWISE, PATIENCE
+from fedsz.control.auto import APART, EARLY, ODD, OTHERWISE
+from fedsz.control.learned import PATIENCE
 from fedsz.control.record import RoundRecord
 from fedsz.control.rule import STEP
 from fedsz.flower import FedSZGrid, StreamingFedAvg

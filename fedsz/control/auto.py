@@ -7,8 +7,9 @@ bound of K steps makes it some K / sqrt(3) rounds late. That costs as much as tr
 rounds less: much while a model takes off, little late in a long run. So the bound starts at a part
 of what ten rounds can afford, and beyond them grows with the rounds that are over. That of updates
 doubles at most: what clients hold back is noise in the model, too, which is as harmful in round 60
-as in round 15. So is what is rounded off of the model, whose bound grows by a third. Clients
-begin ahead of the model, by part of what they hold back, so that a bound costs less. Beyond ten
+as in round 15. So is what is rounded off of the model, whose bound grows by a third. Neither grows
+where a model goes on to gain much, and that of the model halves by round 20. Clients begin ahead of
+the model, by part of what they hold back, so that a bound costs less. Beyond ten
 rounds `uniform` shrinks what it codes, too: that leaves less of it, but all of it late, which costs
 more than it saves while a model takes off. What a client holds back waits until it is asked again:
 where few of many are asked, only those rounds count that a client took part in, and the model's
@@ -23,13 +24,13 @@ docs/results/savings.md has the measurements.
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, replace
 from typing import Final
 
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
 from fedsz.control.accuracy import Accuracy
+from fedsz.control.learned import PATIENCE, Learning
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.control.rule import AUTO, STEP, NextRound, Rule, because
 from fedsz.update.config import DELTA_EF, STAGGERED, CompressionConfig
@@ -44,18 +45,15 @@ START: Final = 1 / 3, 1 / 6  # of it in the first round: of updates, and of the 
 RAMP: Final = 5  # all of it after so many more,
 SHORT: Final = 10  # and beyond so many rounds, in proportion to them,
 MOST: Final = 2.0, 4 / 3  # up to so many times of it: of updates, and of the model,
-FURTHER: Final = 8.0  # which grows as far as this where clients take part in few rounds,
+# and no further where a model gains more than so many times the tolerance as the rounds double:
+PACE: Final = 4.0
+LEARNING: Final = 1.0, 0.5  # then to so much of it at least;
+FURTHER: Final = 8.0  # the model's as far as this where clients take part in few rounds,
 FEW: Final = 1 / 3  # but to so much of that: a round's clients, being few, make up for less.
 SHRINK: Final = 0.25  # of `uniform` after those, unless it has one
 LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
 SLACK: Final = 1.5  # times as late as that, and it tightens
 LEAST: Final = 0.25  # of the bound that it would be otherwise
-# Until so large a gain since round 0, of accuracy or of the loss as a share of itself, a model has
-# learned nothing, and after the first round takes no more than HELD of what that had, up to round
-# PATIENCE: a tuned model may never gain that much.
-LEARNED: Final = 0.03
-HELD: Final = 0.5
-PATIENCE: Final = 10
 # Where in two of the first rounds, or in all so far, a server's model is so far from the mean of
 # replies, as a part of how far these have moved, it steps by momentum, say, or by Adam: what is
 # late goes on for long then, or rounding is scaled up with the steps. Bounds are narrower. Medians
@@ -112,7 +110,7 @@ class Auto(Rule):
         _, allowed = max(row for row in ALLOWED if row[0] <= tolerance)
         turn = min(self._turns + 1, number)
         often = turn / number
-        most = MOST[0], min(MOST[1] / often, FURTHER)
+        most, learning = self._most(number, often)
         rarely = f" in turn {turn:.3g} of a client" if turn < number else ""
         held, unlearned = self._learning.held
         whens = turn, number - self._learning.waited
@@ -129,7 +127,7 @@ class Auto(Rule):
             ErrorBound.step(float(f"{allowed * share * part * behind:.4g}"))
             for share, part in zip(shares, parts, strict=True)
         ]
-        why = f"{grown:.3g} of what {tolerance:g} points allow"
+        why = f"{grown:.3g} of what {tolerance:g} points allow{learning}"
         chosen = because(
             decision,
             f"auto: {why}{rarely}{unlearned}{late}{other}",
@@ -142,6 +140,26 @@ class Auto(Rule):
             rule="shape",
         )
         return self._guard.refine(chosen, coming)
+
+    def _most(self, number: int, often: float) -> tuple[tuple[float, float], str]:
+        """Return how far bounds may grow, of updates and of the model; and why no further.
+
+        Args:
+            number: of the round.
+            often: the share of rounds that a client takes part in. The metric of a round hangs on
+                who does, and the model's bound only on it where that is everybody.
+        """
+        pace, afforded = self._learning.pace, math.inf
+        if number > SHORT and (pace is None or pace > 0):
+            afforded = PACE * self.tolerance / 100 / pace if pace else 1.0
+        up, down = (
+            max(least, min(most, afforded)) for least, most in zip(LEARNING, MOST, strict=True)
+        )
+        learning = f", still gaining {100 * pace:.2g} points" if pace and up < MOST[0] else ""
+        if often < 1:
+            return (up, min(MOST[1] / often, FURTHER)), learning
+        # By and by: each time that a step on the lattice halves costs a bit.
+        return (up, down ** min(1.0, (number - SHORT) / SHORT) if down < 1 else down), learning
 
     @property
     def _turns(self) -> float:
@@ -180,41 +198,6 @@ def eased_by_lag(last: RoundRecord | None) -> tuple[float, str]:
     return max(explained / last.lag, LEAST), f", clients are {last.lag:.3g} rounds behind"
 
 
-class Learning:
-    """What a model has gained since round 0, by its accuracy, or by its loss where it has none.
-
-    Attributes:
-        waited: the last round after which it had learned nothing; 0 of none.
-    """
-
-    def __init__(self) -> None:
-        self._rounds = self.waited = 0
-        self._has_accuracy = False
-        self._accuracy, self._share = Gain(), Gain()
-
-    def observe(self, seen: RoundRecord) -> None:
-        """Take in a round."""
-        self._rounds += 1
-        accuracy, loss = seen.accuracy, math.inf if seen.diverged else seen.loss
-        if accuracy is not None:
-            self._has_accuracy = True
-            if math.isfinite(accuracy):
-                self._accuracy.add(seen.round, accuracy)
-        if loss is not None and not loss < 0:
-            loss = max(loss, sys.float_info.min) if math.isfinite(loss) else math.inf
-            self._share.add(seen.round, -math.log(loss))  # differences are shares of it
-        if self.held[1]:
-            self.waited = seen.round
-
-    @property
-    def held(self) -> tuple[float, str]:
-        """How much of what the first round had the next may have, at most; and why."""
-        gain = self._accuracy if self._has_accuracy else self._share
-        if self._rounds > PATIENCE or not gain.is_known or gain.gained >= LEARNED:
-            return math.inf, ""
-        return HELD, ", nothing learned yet"
-
-
 class ServerStep:
     """Whether a server steps by the mean of its clients' steps."""
 
@@ -241,28 +224,3 @@ class ServerStep:
         if seen.apart is not None:
             self._seen += 1
             self._odd += not seen.apart <= APART
-
-
-class Gain:
-    """The best of some scores, compared with that of round 0."""
-
-    def __init__(self) -> None:
-        self._scores = self._start = 0
-        self._first = self._best = math.nan
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there is a score of round 0, and another."""
-        return self._scores > 1 and not self._start
-
-    @property
-    def gained(self) -> float:
-        """What the best is above the first."""
-        return self._best - self._first
-
-    def add(self, number: int, score: float) -> None:
-        """Take in the score of round ``number``; -inf is no gain."""
-        if not self._scores:
-            self._start, self._first, self._best = number, score, score
-        self._scores += 1
-        self._best = max(self._best, score)
