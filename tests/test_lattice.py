@@ -166,6 +166,17 @@ def test_a_tensor_that_outgrows_its_lattice_gets_another_in_a_key_frame() -> Non
     assert lengths == [1, 2, 3, 1, 2]
 
 
+def test_a_shared_model_that_grows_fiftyfold_goes_as_differences() -> None:
+    x = 0.02 * np.random.default_rng(0).normal(size=(60, 50)).astype(np.float32)
+    downlink = Broadcast(CONFIG.replace(downlink="step:0.5"), shared_initial=True)
+    first = put(downlink, {"fc.weight": x})
+    for _ in range(9):
+        x = x * np.float32(1.55)
+        put(downlink, {"fc.weight": x})
+    assert np.abs(x).max() > 50 * np.abs(first.arrays["fc.weight"]).max()
+    assert downlink.steps[1].digest == first.digest
+
+
 def test_a_small_tensor_that_outgrows_its_lattice_leaves_it_alone() -> None:
     rng = np.random.default_rng(0)
     downlink = Broadcast(CONFIG.replace(downlink="step:2"), shared_initial=True)

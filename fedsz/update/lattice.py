@@ -39,6 +39,9 @@ STEP_BITS: Final = 4  # of a first step: it is at most an eighth below twice the
 UNTRAINED: Final = ErrorBound.rel(1 / 16)  # eight levels of what is chance train as well
 FEW: Final = 1 / 64  # of the elements on lattices, as many may leave them, and go on as others do
 FINE: Final = 20  # bits of the largest element of a tensor that no bound places
+# The same of a first model that both sides hold. Float32 has 24: where elements become more than 64
+# times as large, it lacks points, and the whole model is sent.
+FIRST: Final = 18
 
 Grid = Mapping[str, float]  # by tensors on it, the steps that lead to a model; 0 if none moved
 
@@ -115,7 +118,7 @@ def place(
 def place_first(state: Mapping[str, NDArray], config: CompressionConfig) -> Placed:
     """Return the points of a model that both sides hold, hardly moved and the same everywhere."""
     lossy = {
-        name: fine_step(x) / 2
+        name: fine_step(x, FIRST) / 2
         for name, x in state.items()
         if is_lossy(name, x, rule=config.rule, threshold=config.threshold)
     }
@@ -165,10 +168,10 @@ def step_below(most: float, like: float = 0.0) -> float:
     return step if step <= most else step / 2
 
 
-def fine_step(x: NDArray) -> float:
-    """Return a power of two that leaves `FINE` bits to the largest element of a finite tensor."""
+def fine_step(x: NDArray, bits: int = FINE) -> float:
+    """Return a power of two that leaves so many bits to the largest element of a finite tensor."""
     largest = float(np.abs(x).max(initial=0.0))
-    return math.ldexp(1.0, math.frexp(largest)[1] - FINE) if 0 < largest < math.inf else 1.0
+    return math.ldexp(1.0, math.frexp(largest)[1] - bits) if 0 < largest < math.inf else 1.0
 
 
 def nearest(
