@@ -326,8 +326,8 @@ def ratios_at_the_knee() -> list[float]:
 
 
 @cache
-def defaults() -> dict[str, Line]:
-    rows_ = pq.read_table(ROOT / "docs" / "results" / "defaults.parquet").to_pylist()
+def defaults(file: str = "defaults") -> dict[str, Line]:
+    rows_ = pq.read_table(ROOT / "docs" / "results" / f"{file}.parquet").to_pylist()
     return {line.name: line for line in lines(rows_)}
 
 
@@ -338,12 +338,11 @@ def over_all_tasks() -> list[float]:
     return [saved[0], saved[-1], moved[0], moved[-1]]
 
 
-def default(row: Row) -> list[float]:
+def default(row: Row, file: str = "defaults") -> list[float]:
     """What the default costs and saves on a task of the portfolio."""
-    line = defaults()[row.labels[0]]
+    line = defaults(file)[row.labels[0]]
     spreads = [x for spread in (line.points, line.course) for x in interval(spread)]
-    ratios = line.up, line.down, line.both
-    return [line.seeds, 100 * line.plain, *spreads, 100 * line.kept, *ratios]
+    return [line.rounds, line.seeds, 100 * line.plain, *spreads, line.up, line.down, line.both]
 
 
 def of_nvflare(row: Row) -> list[float]:

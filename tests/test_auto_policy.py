@@ -112,6 +112,19 @@ def test_bounds_grow_in_long_runs_as_far_as_a_model_gains_little_by_then(other: 
     assert down(much) == pytest.approx(ROUNDING * UP * LEARNING[1], rel=1e-3)
 
 
+def test_a_client_that_misses_a_round_changes_little() -> None:
+    """Five clients; one reply of round 3 is lost."""
+    all_of_them = [
+        msgspec.structs.replace(seen, clients=[client(str(i)) for i in range(5 * (seen.round > 0))])
+        for seen in gaining(39, 5, 30)
+    ]
+    lost = msgspec.structs.replace(all_of_them[3], clients=all_of_them[3].clients[:4])
+    usual = decide("auto", all_of_them)
+    other = decide("auto", [*all_of_them[:3], lost, *all_of_them[4:]])
+    assert up(other) == pytest.approx(up(usual), rel=0.02)
+    assert down(other) == pytest.approx(down(usual), rel=0.02)
+
+
 @pytest.mark.parametrize("gains", [(-5.0, 3.0), (3.0, -5.0), (0.0, 0.0)])
 def test_overfitting_and_standing_still_are_no_reason_for_narrow_bounds(
     gains: tuple[float, float],

@@ -16,7 +16,6 @@ from flwr.serverapp.strategy import FedAvg
 import fedsz
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.broadcasts import Broadcasts
 from fedsz.flower.records import to_array
 from fedsz.update.broadcast import FIRST_BOUND, Broadcast
 from fedsz.update.config import CompressionConfig
@@ -103,23 +102,32 @@ def test_a_bound_of_steps_has_no_error_of_earlier_ones_in_it() -> None:
     assert max(steps) <= 2 * 2.5 * 0.0145 < 4 * min(steps)
 
 
-def test_what_steps_are_put_onto_is_known_to_a_run_that_goes_on() -> None:
-    config = CONFIG.replace(downlink="step:2.5")
-    one, again = (Broadcasts(partial(Broadcast, feedback=False)) for _ in range(2))
+@pytest.mark.parametrize("onto", ["meant", "held"])
+def test_what_steps_are_put_onto_is_found_out(onto: str) -> None:
+    """A strategy that adds to its own model has in it what broadcasts have left out."""
+    broadcast, rng = Broadcast(CONFIG.replace(downlink="step:2.5")), np.random.default_rng(0)
+    meant = {"fc.weight": rng.normal(size=(60, 50)).astype(np.float32)}
+    total, frozen = meant["fc.weight"], {"fixed": rng.normal(size=(8, 5)).astype(np.float32)}
+    for _ in range(30):
+        broadcast.put({**meant, **frozen}, reference=True)
+        assert broadcast.model is not None
+        start = meant if onto == "meant" else broadcast.model.arrays
+        step = 0.01 * rng.normal(size=(60, 50)).astype(np.float32)
+        meant, total = {"fc.weight": start["fc.weight"] + step}, total + step
+    steps = [one.grid["fc.weight"] for one in broadcast.steps[1:]]
+    assert max(steps[2:]) <= 2 * 2.5 * 0.0105 < 4 * min(steps)
+    sent = broadcast.model.arrays["fc.weight"] + step
+    assert np.abs(sent - total).max() < 2.5 * 0.0105 + 1e-3
+    assert len(broadcast.steps[-1].stream) < 1500
 
-    def streams(of: Broadcasts, model: dict[str, np.ndarray]) -> list[bytes]:
-        sent, _ = of.put("arrays", 0, model, config, reference=True)
-        return [bytes(step.stream[:]) for step in sent.steps]
 
-    *models, last = walk(6)
-    for model in models:
-        streams(one, model)
-    parts: dict[str, dict[str, Any]] = {}
-    for name, record in one.state().items():
-        kind, _, key = name.partition(".")
-        parts.setdefault(kind, {})[key] = record
-    again.restore(parts, config)
-    assert streams(again, last) == streams(one, last)
+def test_weights_stay_on_their_lattice_while_only_a_counter_moves() -> None:
+    broadcast, models = Broadcast(CONFIG.replace(downlink="step:2"), feedback=False), walk(5)
+    still = {**models[-1], "n": np.array(9)}
+    for model, since in zip([*models, still], [None, *models], strict=True):
+        broadcast.put(model, reference=True, since=Reference(since) if since else None)
+    assert set(broadcast.steps[-1].grid) == {"fc.weight"}
+    assert len(broadcast.steps[-1].stream) < 400
 
 
 def test_another_model_is_a_key_frame() -> None:

@@ -8,16 +8,17 @@ rounds less: much while a model takes off, little late in a long run. So the bou
 of what ten rounds can afford, and beyond them grows with the rounds that are over. That of updates
 doubles at most: what clients hold back is noise in the model, too, which is as harmful in round 60
 as in round 15. So is what is rounded off of the model, whose bound grows by a third. Neither grows
-where a model goes on to gain much, and that of the model halves by round 20. Clients begin ahead of
-the model, by part of what they hold back, so that a bound costs less. Beyond ten
-rounds `uniform` shrinks what it codes, too: that leaves less of it, but all of it late, which costs
-more than it saves while a model takes off. What a client holds back waits until it is asked again:
-where few of many are asked, only those rounds count that a client took part in, and the model's
-bound is a third of what it is where all are. As long as a model has learned nothing, what is late
-holds up its start, and bounds stay fine; on the downlink, rounds count from there. On it lattices
-are staggered once steps are small, so that the bound is of what clients hold on average.
-Where clients report that they are further behind, or the metric falls, it tightens. So it does
-where the server steps otherwise than by the mean of its clients' steps: by momentum, or by Adam.
+where a model goes on to gain much, or nobody knows; that of the model halves by round 20 then, at
+most. Clients begin ahead of the model, by part of what they hold back, so that a bound costs less.
+Beyond ten rounds `uniform` shrinks what it codes, too: that leaves less of it, but all of it late,
+which costs more than it saves while a model takes off. What a client holds back waits until it is
+asked again: where few of many are asked, only those rounds count that a client took part in, and
+the model's bound is a third of what it is where all are. As long as a model has learned nothing,
+what is late holds up its start, and bounds stay fine; on the downlink, rounds count from there. On
+it lattices are staggered once steps are small, so that the bound is of what clients hold on
+average. Where clients report that they are further behind, or the metric falls, it tightens. So it
+does where the server steps otherwise than by the mean of its clients' steps: by momentum, or by
+Adam.
 docs/results/savings.md has the measurements.
 """
 
@@ -146,8 +147,7 @@ class Auto(Rule):
 
         Args:
             number: of the round.
-            often: the share of rounds that a client takes part in. The metric of a round hangs on
-                who does, and the model's bound only on it where that is everybody.
+            often: the share of rounds that a client takes part in.
         """
         pace, afforded = self._learning.pace, math.inf
         if number > SHORT and (pace is None or pace > 0):
@@ -155,11 +155,10 @@ class Auto(Rule):
         up, down = (
             max(least, min(most, afforded)) for least, most in zip(LEARNING, MOST, strict=True)
         )
+        if down < 1:  # by and by: each time that a step on the lattice halves costs a bit
+            down **= min(1.0, (number - SHORT) / SHORT)
         learning = f", still gaining {100 * pace:.2g} points" if pace and up < MOST[0] else ""
-        if often < 1:
-            return (up, min(MOST[1] / often, FURTHER)), learning
-        # By and by: each time that a step on the lattice halves costs a bit.
-        return (up, down ** min(1.0, (number - SHORT) / SHORT) if down < 1 else down), learning
+        return (up, min(down / often, FURTHER)), learning
 
     @property
     def _turns(self) -> float:

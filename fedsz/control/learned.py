@@ -32,7 +32,7 @@ class Learning:
     def __init__(self) -> None:
         self._rounds = self.waited = 0
         self._has_accuracy = False
-        self._accuracy, self._share = Scores(), Scores()
+        self._accuracy, self._share = Rise(), Rise()
 
     def observe(self, seen: RoundRecord) -> None:
         """Take in a round."""
@@ -67,7 +67,7 @@ class Learning:
         return min((pace for pace in known if pace is not None), default=None)
 
 
-class Scores:
+class Rise:
     """The scores of some rounds, those after round 0 compared with that."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Scores:
             return None
         most, less = RECENT
         rise = (self._means[most] - self._means[less]) / (1 / less - 1 / most)
-        return math.log(2) * rise
+        return math.log(2) * rise if math.isfinite(rise) else None
 
     def add(self, number: int, score: float) -> None:
         """Take in the score of round ``number``; -inf is no gain."""

@@ -52,7 +52,7 @@ class _Model:
         left: what was left out until then, and goes into the next model.
         tested: the digest of the model that was put last then, to be tested, and trains next.
         last: the digest of what was put last, b"" if nothing was since lattices parted.
-        given: the digest of the strategy's model that this was.
+        given: the digest of the strategy's model that this was; b"" once lattices have united.
         meant: that model, with what was left out.
         bounds: absolute, by tensor, of the mean of what clients hold.
         most: that those of each client's own may be.
@@ -100,8 +100,12 @@ class _Model:
             # is from that has the error of it in it, and bounds of two steps would grow by it.
             last = self.meant or Reference(self.mean())
             if last.fits(Layout.of(arrays)):
-                self.bounds = bounds_of_step(energies(arrays, last, within), within)
-                self.most = {name: NOISE * _rms(arrays[name]) for name in self.bounds}
+                bounds = bounds_of_step(energies(arrays, last, within), within)
+                if not bounds:  # nothing moved but what is not lossy
+                    held = Reference(self.mean())
+                    bounds = bounds_of_step(energies(arrays, held, within), within)
+                self.bounds = bounds
+                self.most = {name: NOISE * _rms(arrays[name]) for name in bounds}
 
     def mean(self) -> Mapping[str, NDArray]:
         """Return what clients hold that were sent the last model, on average over lattices."""
@@ -285,8 +289,6 @@ class Broadcasts:
         if not model.parted:
             whole, since = model.united(Reference(arrays))
             one.put(whole, reference=reference, since=since)
-            if not one.feedback:
-                model.meant = whole
             return one, {}
         meant = model.take(Reference(arrays), config)
         wide = {
@@ -311,8 +313,8 @@ class Broadcasts:
         for key, model in self._models.items():
             if model.parted:
                 records[f"{PUT}.{key}"] = ConfigRecord(model.told())
-            if model.meant is not None:
-                records[f"{MEANT}.{key}"] = to_record(dict(model.meant.arrays))
+                if model.meant is not None:
+                    records[f"{MEANT}.{key}"] = to_record(dict(model.meant.arrays))
             for lattice, one in model.of.items():
                 if (state := one.state(model.of[0])) is not None:
                     at = f"{AT}{lattice}" if lattice else ""

@@ -42,8 +42,8 @@ MOST_LISTED: Final = 4096
 # Rounds, where they have numbers, after which the model is forgotten that a silent client was sent.
 LATEST: Final = 8
 
-# Of bounds that do where clients are on staggered lattices: here all have one, and what it rounds
-# off is in the mean.
+# Of bounds that do where clients are on staggered lattices. Here all share one, and what it rounds
+# off is in the mean: that shows in jobs of a dozen rounds.
 FINER: Final = 1 / 3
 
 

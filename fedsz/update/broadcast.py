@@ -144,7 +144,7 @@ class Broadcast:
         Args:
             model: the model.
             reference: whether the attribute `model` is needed although the broadcast is exact.
-            since: what its step was put onto, and is measured from, if not what clients hold.
+            since: what its step was put onto, if not what clients hold; of the same layout.
             bounds: absolute, by tensor, in place of those that the config means.
             wide: those of tensors on a staggered lattice.
         """
@@ -167,10 +167,12 @@ class Broadcast:
         elif self._chain is not None:
             self._add_difference(given, self._chain, before)
         else:
-            left_out = self.residual if self.feedback else {}
-            meant = ErrorFeedback(given.arrays, left_out)
+            meant = ErrorFeedback(given.arrays, self.residual if self.feedback else {})
             if before and bounds is None:
-                bounds = meant.bounds(self._within, since or before)
+                if not since and (since := meant.last_meant(before, self._within)):
+                    meant = ErrorFeedback(given.arrays, {})
+                bounds = meant.bounds(self._within, since) if since else {}
+                bounds = bounds or meant.bounds(self._within, before)
             self._add_step(meant, self._within, before, bounds or {}, wide)
         self.given = given.digest  # only now: what has failed is put again
 

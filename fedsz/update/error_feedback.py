@@ -13,7 +13,9 @@ That much of it is not fed back: of a residual within the bound, a 256th of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import numpy as np
 
@@ -25,6 +27,8 @@ from fedsz.update.config import CompressionConfig
 from fedsz.update.lossy import compared, narrow
 from fedsz.update.reference import Reference
 from fedsz.update.step import bounds_of_step, energies
+
+STILL: Final = 1e-9  # of the energy of a residual: what rounding makes of no step
 
 
 class ErrorFeedback(Mapping[str, NDArray]):
@@ -100,6 +104,30 @@ class ErrorFeedback(Mapping[str, NDArray]):
         bounds = {name: self.bound(name, config, reference) for name in names}
         return {name: bound for name, bound in bounds.items() if bound}
 
+    def last_meant(self, held: Reference, config: CompressionConfig) -> Reference | None:
+        """Return what was meant by the model before if the state_dict is a step from that.
+
+        Whoever puts steps onto what was meant, and not onto what receivers hold, has in the next
+        state what the last one left out. It must not be added once more: bounds of kind ``step``
+        would grow with it. Told by a step of at most three fourths of the energy. One that was put
+        onto what is held has as little from there only if it goes along with the residual.
+
+        Args:
+            held: the model before, of the state_dict's layout, as its receivers have it.
+            config: with a bound; of another kind than ``step``, nothing is returned.
+        """
+        if config.bound.kind != "step" or not self._residual:
+            return None
+        last = ErrorFeedback(held.arrays, self._residual)
+        found = energies(self._state, held, config)
+        since = Reference({**held.arrays, **{name: last[name] for name in found}})
+        own = energies(self._state, since, config)
+        if not _sum(own) < 0.75 * _sum(found):
+            return None
+        # Of what did not move, rounding alone is left.
+        still = {name for name, (_, energy) in own.items() if energy < STILL * found[name][1]}
+        return Reference({**since.arrays, **{name: held.arrays[name] for name in still}})
+
     def bound(self, name: str, config: CompressionConfig, reference: Reference) -> float:
         """Return what `bounds` does for one tensor, 0 for none; not for bounds of kind ``step``."""
         x = self._state[name]
@@ -146,6 +174,10 @@ class ErrorFeedback(Mapping[str, NDArray]):
             if residual is not None:
                 part = Residual(residual.x.reshape(-1)[here], residual.weight).added_to(part)
             yield here, part
+
+
+def _sum(energies: Mapping[str, tuple[int, float]]) -> float:
+    return math.fsum(energy for _, energy in energies.values())
 
 
 def _fits(residual: NDArray, x: NDArray) -> bool:

@@ -54,8 +54,8 @@ class Placed:
         points: what each of them becomes.
         left: what is left out of those that are not what they were, if that was asked for.
         grid: what each has moved by multiples of; or is a multiple of, without a model before.
-        overflows: elements of tensors that have left the lattice that they were on, and fit one of
-            their own.
+        overflows: elements of tensors that have left the lattice that they were on: now, if they
+            fit one of their own, or before.
     """
 
     points: Mapping[str, NDArray]
@@ -97,7 +97,10 @@ def place(
     overflows = 0
     for name, bound in bounds.items():
         x, residual = meant.plain(name), meant.residual(name)
-        if x.dtype != FLOAT32 or not x.size or (before and name not in earlier[-1]):
+        if x.dtype != FLOAT32 or not x.size:
+            continue
+        if before and name not in earlier[-1]:
+            overflows += x.size * (name in earlier[0])
             continue
         base = before.tensor(name, x) if before else None
         like = earlier[-1][name] if before and len(earlier) > 1 else 0.0
