@@ -18,8 +18,7 @@ what is late holds up its start, and bounds stay fine; on the downlink, rounds c
 it lattices are staggered once steps are small, so that the bound is of what clients hold on
 average. Where clients report that they are further behind, or the metric falls, it tightens. So it
 does where the server steps otherwise than by the mean of its clients' steps: by momentum, or by
-Adam.
-docs/results/savings.md has the measurements.
+Adam. docs/results/savings.md has the measurements.
 """
 
 from __future__ import annotations

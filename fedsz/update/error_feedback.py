@@ -109,8 +109,8 @@ class ErrorFeedback(Mapping[str, NDArray]):
 
         Whoever puts steps onto what was meant, and not onto what receivers hold, has in the next
         state what the last one left out. It must not be added once more: bounds of kind ``step``
-        would grow with it. Told by a step of at most three fourths of the energy. One that was put
-        onto what is held has as little from there only if it goes along with the residual.
+        would grow with it. Told by a step of less than nine tenths of the energy: one that was put
+        onto what is held has more from there, 1.1 to 3.6 times as much in runs of FedAvg.
 
         Args:
             held: the model before, of the state_dict's layout, as its receivers have it.
@@ -122,7 +122,7 @@ class ErrorFeedback(Mapping[str, NDArray]):
         found = energies(self._state, held, config)
         since = Reference({**held.arrays, **{name: last[name] for name in found}})
         own = energies(self._state, since, config)
-        if not _sum(own) < 0.75 * _sum(found):
+        if not _sum(own) < 0.9 * _sum(found):
             return None
         # Of what did not move, rounding alone is left.
         still = {name for name, (_, energy) in own.items() if energy < STILL * found[name][1]}
