@@ -4,8 +4,9 @@
     python -m benchmarks.defaults docs/results/defaults.parquet --table
 
 The first makes the rows of configs/portfolio.toml that the file lacks, task by task; the second
-prints the table of docs/results/savings.md from them. Pairs share the seed: of the model, the
-shares and the examples' order.
+prints the table of docs/results/savings.md from them. `--config configs/portfolio-long.toml` does
+so for the same tasks in more rounds. Pairs share the seed: of the model, the shares and the
+examples' order.
 """
 
 from __future__ import annotations
@@ -51,18 +52,18 @@ class Line(NamedTuple):
     """A row of the table: what the default came to over the seeds of a task."""
 
     name: str
+    rounds: int
     seeds: int
     plain: float  # mean of the last accuracies, as a share
     points: Spread  # of the last accuracy to the plain run's, seed by seed, as a share
     course: Spread  # the same of the mean accuracy over all rounds
-    kept: float  # least mean of a task's updates over its rounds
     up: float  # times fewer bytes of arrays than the plain run, over all rounds
     down: float
     both: float
 
 
 HEAD: Final = """\
-| model | seeds | plain | points | all rounds | kept | up | down | both |
+| model | rounds | seeds | plain | points | all rounds | up | down | both |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 
@@ -88,11 +89,10 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[Line]:
 
 
 def _line(name: str, pairs: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]) -> Line:
-    points, courses, kept, ratios = [], [], [], []
+    points, courses, ratios = [], [], []
     for plain, default in pairs:
         points.append(default[-1]["accuracy"] - plain[-1]["accuracy"])
         courses.append(_mean_accuracy(default) - _mean_accuracy(plain))
-        kept += [row["kept"] for row in default if row["kept"] is not None]
         ratios.append([
             sum(row["raw_" + way] for row in plain for way in ways)
             / sum(row["sent_" + way] for row in default for way in ways)
@@ -101,7 +101,7 @@ def _line(name: str, pairs: list[tuple[list[dict[str, Any]], list[dict[str, Any]
     accuracy = fmean(plain[-1]["accuracy"] for plain, _ in pairs)
     up, down, both = map(fmean, zip(*ratios, strict=True))
     spreads = _spread(points), _spread(courses)
-    return Line(name, len(pairs), accuracy, *spreads, min(kept), up, down, both)
+    return Line(name, len(pairs[0][0]) - 1, len(pairs), accuracy, *spreads, up, down, both)
 
 
 def _spread(values: list[float]) -> Spread:
@@ -122,11 +122,11 @@ def _text(line: Line) -> str:
     )
     cells = [
         line.name,
+        str(line.rounds),
         str(line.seeds),
         f"{100 * line.plain:.1f} %",
         points,
         course,
-        f"{100 * line.kept:.0f} %",
         *(f"{ratio:.1f}" for ratio in (line.up, line.down, line.both)),
     ]
     return f"| {' | '.join(cells)} |\n"
@@ -149,13 +149,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", type=Path, help="Parquet file of the rows")
     parser.add_argument("--data-dir", default="", help="folder of the data sets")
+    parser.add_argument("--config", type=Path, default=CONFIG, help="TOML file of the tasks")
     parser.add_argument("--only", default=";".join(TASKS), help="tasks, separated by semicolons")
     parser.add_argument("--ways", default="", help="in place of raw and auto, as in fedsz sweep")
     parser.add_argument("--table", action="store_true", help="print the table, run nothing")
     options = parser.parse_args()
     if not options.table:
         other = {"ways": options.ways} if options.ways else {}
-        tasks = SweepConfig.read(CONFIG, data_dir=options.data_dir, **other).tasks
+        tasks = SweepConfig.read(options.config, data_dir=options.data_dir, **other).tasks
         for name in options.only.split(";"):
             if name == TUNED:
                 pretrain(Path(tasks[name].initial), options.data_dir)

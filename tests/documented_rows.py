@@ -331,10 +331,10 @@ def defaults(file: str = "defaults") -> dict[str, Line]:
     return {line.name: line for line in lines(rows_)}
 
 
-def over_all_tasks() -> list[float]:
+def over_all_tasks(file: str = "defaults") -> list[float]:
     """Least and most of what the default saves in both directions and changes over all rounds."""
-    saved = sorted(line.both for line in defaults().values())
-    moved = sorted(100 * line.course.mean for line in defaults().values())
+    saved = sorted(line.both for line in defaults(file).values())
+    moved = sorted(100 * line.course.mean for line in defaults(file).values())
     return [saved[0], saved[-1], moved[0], moved[-1]]
 
 
