@@ -144,7 +144,8 @@ class _Model:
         if self.meant is not None and given.digest == self.given:
             return self.meant, None
         since, self.given, self.meant = self.meant, b"", None
-        return given, since
+        fits = since is not None and since.fits(Layout.of(given.arrays))
+        return given, since if fits else None
 
     def told(self) -> dict[str, Any]:
         """Return how the last model was put."""
