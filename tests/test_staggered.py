@@ -15,9 +15,11 @@ from fedsz import compress
 from fedsz.control.record import Decision
 from fedsz.errors import ConfigError
 from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg, StreamingFedAvg
+from fedsz.flower.broadcasts import Broadcasts
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed, to_record, views_of
+from fedsz.update.broadcast import Broadcast
 from fedsz.update.config import CompressionConfig
 from fedsz.update.reference import Reference
 from fedsz.update.staggered import (
@@ -96,6 +98,28 @@ def test_points_keep_to_the_bound_and_differ_by_what_the_grid_says() -> None:
         mean = np.mean([one.points["a"] for one, _ in placed], axis=0, dtype=np.float64)
         # That of all five is a point of a lattice five times as fine.
         assert np.abs(mean - x).max() <= bound / LATTICES * 1.001
+
+
+def test_weights_that_stand_still_beside_a_counter_stay_on_their_lattices() -> None:
+    config = CompressionConfig(threshold=0, downlink="staggered:step:2", update="delta+ef")
+    broadcasts, rng = Broadcasts(Broadcast), np.random.default_rng(0)
+    x = rng.normal(size=(60, 50)).astype(np.float32)
+
+    def put(model: dict[str, np.ndarray], config: CompressionConfig) -> list[Broadcast]:
+        lattices = broadcasts.of_nodes(range(5), {"arrays": model}, config, trains=True)
+        of_each = [(k, model, config) for k in sorted(lattices)]
+        return [broadcasts.put("arrays", *one, reference=True)[0] for one in of_each]
+
+    for number in range(6):
+        sent = put({"fc.weight": x, "n": np.array(number)}, config)
+        x = x if number == 4 else x + 0.01 * rng.normal(size=x.shape).astype(np.float32)
+    assert len(sent) == LATTICES
+    assert all(one.staggered and one.staggered.steps["fc.weight"] > 0 for one in sent)
+    assert all(len(one.steps[-1].stream) < x.nbytes / 8 for one in sent)
+
+    (one,) = put({"fc.weight": x[:9], "n": np.array(7)}, config.not_staggered)  # another layout
+    assert one.model is not None
+    assert one.model.arrays["fc.weight"].shape == (9, 50)
 
 
 def test_only_bounds_of_a_step_are_staggered() -> None:

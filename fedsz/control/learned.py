@@ -15,10 +15,9 @@ LEARNED: Final = 0.03
 HELD: Final = 0.5
 PATIENCE: Final = 10
 
-RECENT: Final = (
-    4.0,
-    2.0,
-)  # times what a score counts in a mean of all, by which two means weigh more
+# The n-th score counts for 1 / n in a mean of all, and for so many times that in two others. The
+# first of these follows the scores more closely.
+RECENT: Final = 4.0, 2.0
 FEWEST: Final = 8  # scores whose rise says anything
 
 

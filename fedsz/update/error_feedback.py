@@ -110,7 +110,7 @@ class ErrorFeedback(Mapping[str, NDArray]):
         Whoever puts steps onto what was meant, and not onto what receivers hold, has in the next
         state what the last one left out. It must not be added once more: bounds of kind ``step``
         would grow with it. Told by a step of less than nine tenths of the energy: one that was put
-        onto what is held has more from there, 1.1 to 3.6 times as much in runs of FedAvg.
+        onto what is held has more from there: 1.1 to 3.6 times as much in four tasks under FedAvg.
 
         Args:
             held: the model before, of the state_dict's layout, as its receivers have it.
