@@ -123,7 +123,8 @@ SENTENCES = [
     *(
         Sentence(
             page,
-            "In longer runs the default sends N to N times fewer, and the mean changes by N to N points",
+            "In longer runs the default sends N to N times fewer, and the mean changes by N to N"
+            " points",
             partial(rows.over_all_tasks, "defaults-long"),
         )
         for page in ("README.md", "docs/index.md")
