@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedsz.control.record import Traffic
+from fedsz.control.record import Decision, Traffic
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, compressed
 from fedsz.flower.records import KEY, STYPE
@@ -168,11 +168,25 @@ def test_a_round_whose_updates_are_all_zero_is_told_once(flower_log: list[str]) 
 def test_a_round_that_saves_nothing_claims_nothing(flower_log: list[str]) -> None:
     log = RoundLog(CompressionConfig())
     told = {"replies": 1, "tensors": 1, "lossy": 1, "raw_down": 1000, "sent_down": 990}
-    log.tell(1, Traffic(**told, raw_up=100, sent_up=3000), CompressionConfig())
-    log.tell(2, Traffic(raw_down=10, raw_aside=9, sent_down=10, sent_aside=9), CompressionConfig())
+    usual = Decision(config=CompressionConfig())
+    log.tell(1, Traffic(**told, raw_up=100, sent_up=3000), usual)
+    log.tell(2, Traffic(raw_down=10, raw_aside=9, sent_down=10, sent_aside=9), usual)
     assert flower_log == [
         "fedsz: round 1: 1 replies, up 3.0 kB of 100 B, down 990 B of 1.0 kB",
         "fedsz: round 2: down 10 B of 10 B, replies that do not train 9 B of 9 B",
+    ]
+
+
+def test_what_makes_auto_careful_is_told_once(flower_log: list[str]) -> None:
+    log = RoundLog(CompressionConfig())
+    usual, gains = "auto: 1 of what 0.5 points allow", "still gaining 2.9 points"
+    whys = [usual, f"{usual}, {gains}", f"{usual}, still gaining 2.75 points"]
+    for number, why in enumerate([*whys, f"{usual}; accuracy x0.5: fell"], 1):
+        log.tell(number, Traffic(tensors=1, lossy=1), Decision(config=CompressionConfig(), why=why))
+    told = [line for line in flower_log if not line.startswith("fedsz: round")]
+    assert [line for line in told if "allow" in line] == [
+        f"fedsz: {usual}, {gains}",
+        f"fedsz: {usual}; accuracy x0.5: fell",
     ]
 
 

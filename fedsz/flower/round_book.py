@@ -124,7 +124,7 @@ class RoundBook:
         """Log the training that is over, if any was."""
         if self._untold and self._log is not None:
             self._untold = False
-            self._log.tell(self.controller.next_round, self._told.take(), self.decision.config)
+            self._log.tell(self.controller.next_round, self._told.take(), self.decision)
 
     def sent(self, raw_bytes: int, sent_bytes: int) -> None:
         """Count a message's arrays, before and after compression."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from fedsz.control.record import Traffic
+from fedsz.control.record import Decision, Traffic
+from fedsz.control.rule import AUTO
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.formatting import ALL_ZERO, size
 from fedsz.methods import parts_of
@@ -32,10 +34,11 @@ class RoundLog:
 
     def __init__(self, config: CompressionConfig) -> None:
         self._warned: set[str] = set()
+        self._explained: set[str] = set()
         if why := why_biased(config):
             self._once("biased", why)
 
-    def tell(self, number: int, seen: Traffic, config: CompressionConfig) -> None:
+    def tell(self, number: int, seen: Traffic, decision: Decision) -> None:
         """Log a round: how much was sent, how much of it arrived, and who was left out."""
         parts = []
         if seen.replies or seen.failures or not seen.raw_aside:
@@ -52,7 +55,18 @@ class RoundLog:
             more = f" and {len(left_out) - SHOWN} more" if len(left_out) > SHOWN else ""
             parts.append(f"left out {'; '.join(left_out[:SHOWN])}{more}")
         logger.info("fedsz: round %d: %s", number, ", ".join(parts))
-        self._warn(seen, config)
+        if seen.tensors:
+            self._explain(decision.why)
+        self._warn(seen, decision.config)
+
+    def _explain(self, why: str) -> None:
+        """Log why `auto` does otherwise than by its tolerance alone, when a reason is new."""
+        if not why.startswith(AUTO):
+            return
+        reasons = {re.sub(r"[\d.]+", "", reason) for reason in re.split("[,;] ", why)[1:]}
+        if not reasons <= self._explained:
+            self._explained |= reasons
+            logger.info("fedsz: %s", why)
 
     def _warn(self, seen: Traffic, config: CompressionConfig) -> None:
         if not (seen.tensors or seen.failures or seen.raw_aside):
