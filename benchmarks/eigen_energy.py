@@ -34,10 +34,11 @@ SHARES: Final = np.arange(101) / 100  # of the coefficients
 OPTIONS: Final = {"models": "model", "datasets": "dataset"}  # of a sweep, and of a run
 
 
-def config_of(name: str, data_dir: str, seed: int) -> RunConfig:
-    """Return the options of a task of configs/eigen.toml."""
-    tables = tomllib.loads((ROOT / "configs" / "eigen.toml").read_text())["tasks"]
+def config_of(name: str, data_dir: str, seed: int, file: str = "eigen") -> RunConfig:
+    """Return the options of a task of configs/eigen.toml, or of another of these files."""
+    tables = tomllib.loads((ROOT / "configs" / f"{file}.toml").read_text())["tasks"]
     told = {OPTIONS.get(key, key): value for key, value in tables[name].items()}
+    told.pop("seeds", None)  # of a sweep
     kind, _, alpha = told.pop("partitions", "iid").partition(":")
     return RunConfig.of(
         {

@@ -2,11 +2,11 @@
 
 Updates go as differences with error feedback, within a multiple of the root mean square of what
 they are: each client's of its own step, the server's of its own, so that neither a server's
-optimiser nor the scale of a tensor misleads it. What feedback holds back is late, not lost, and a
-bound of K steps makes it some K / sqrt(3) rounds late. That costs as much as training so many
-rounds less: much while a model takes off, little late in a long run. So the bound starts at a part
-of what ten rounds can afford, and beyond them grows with the rounds that are over. That of updates
-doubles at most: what clients hold back is noise in the model, too, which is as harmful in round 60
+optimiser nor the scale of a tensor misleads it. What feedback holds back is not lost, but the model
+lacks it: by a bound of K steps some K / sqrt(3) of each client's, of which hardly anything points
+along the mean step. It is noise, and not late (benchmarks/noise_or_lag.py), and costs most while a
+model takes off. So the bound starts at a part of what ten rounds can afford, and beyond them grows
+with the rounds that are over. That of updates doubles at most: the noise is as harmful in round 60
 as in round 15. So is what is rounded off of the model, whose bound grows by a third. Neither grows
 where a model goes on to gain much, or nobody knows; that of the model halves by round 20 then, at
 most. Clients begin ahead of the model, by part of what they hold back, so that a bound costs less.
@@ -14,10 +14,10 @@ Beyond ten rounds `uniform` shrinks what it codes, too: that leaves less of it, 
 which costs more than it saves while a model takes off. What a client holds back waits until it is
 asked again: where few of many are asked, only those rounds count that a client took part in, and
 the model's bound is a third of what it is where all are. As long as a model has learned nothing,
-what is late holds up its start, and bounds stay fine; on the downlink, rounds count from there. On
-it lattices are staggered once steps are small, so that the bound is of what clients hold on
-average. Where clients report that they are further behind, or the metric falls, it tightens. So it
-does where the server steps otherwise than by the mean of its clients' steps: by momentum, or by
+what is held back holds up its start, and bounds stay fine; on the downlink, rounds count from
+there. On it lattices are staggered once steps are small, so that the bound is of what clients hold
+on average. Where clients report that they are further behind, or the metric falls, it tightens. So
+it does where the server steps otherwise than by the mean of its clients' steps: by momentum, or by
 Adam. docs/results/savings.md has the measurements.
 """
 
@@ -51,7 +51,7 @@ LEARNING: Final = 1.0, 0.5  # then to so much of it at least;
 FURTHER: Final = 8.0  # the model's as far as this where clients take part in few rounds,
 FEW: Final = 1 / 3  # but to so much of that: a round's clients, being few, make up for less.
 SHRINK: Final = 0.25  # of `uniform` after those, unless it has one
-LATE: Final = 1 / math.sqrt(3)  # rounds that a bound of one step makes a client late
+LATE: Final = 1 / math.sqrt(3)  # steps that a client holds back within a bound of one
 SLACK: Final = 1.5  # times as late as that, and it tightens
 LEAST: Final = 0.25  # of the bound that it would be otherwise
 # Where in two of the first rounds, or in all so far, a server's model is so far from the mean of
@@ -64,7 +64,7 @@ APART: Final = 0.45
 OTHERWISE: Final = 0.5, 1 / 6  # of them: of updates, and of the model
 # Tightens where the metric falls for two rounds in a row, for single rounds do so in uncompressed
 # runs, too. And comes back, also where the loss never gets better again since the model overfits.
-# That it stays where it is is no reason: what is late holds nothing up.
+# That it stays where it is is no reason: what is held back holds nothing up.
 GUARD: Final = Accuracy(
     up=1.5, down=2.0, low=0.5, high=1.0, patience=1_000_000, ease=1.1, confirm=2
 )
