@@ -181,7 +181,8 @@ def test_what_makes_auto_careful_is_told_once(flower_log: list[str]) -> None:
     log = RoundLog(CompressionConfig())
     usual, gains = "auto: 1 of what 0.5 points allow", "still gaining 2.9 points"
     whys = [usual, f"{usual}, {gains}", f"{usual}, still gaining 2.75 points"]
-    for number, why in enumerate([*whys, f"{usual}; accuracy x0.5: fell"], 1):
+    whys += [f"{usual}; accuracy x1: nothing measured", f"{usual}; accuracy x0.5: fell"]
+    for number, why in enumerate(whys, 1):
         log.tell(number, Traffic(tensors=1, lossy=1), Decision(config=CompressionConfig(), why=why))
     told = [line for line in flower_log if not line.startswith("fedsz: round")]
     assert [line for line in told if "allow" in line] == [

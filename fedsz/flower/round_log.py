@@ -27,6 +27,7 @@ LEAST_KEPT: Final = 0.5  # of an update's energy, where what is lost stays lost
 MOST_LAG: Final = 2.0  # rounds that cost some tenths of a point in ten
 SMALLER: Final = 1.05  # a ratio below is none that a line names
 SHOWN: Final = 3  # failures that a line names
+UNCHANGED: Final = " x1: "  # in the reason of a guard that leaves bounds as they are
 
 
 class RoundLog:
@@ -63,7 +64,8 @@ class RoundLog:
         """Log why `auto` does otherwise than by its tolerance alone, when a reason is new."""
         if not why.startswith(AUTO):
             return
-        reasons = {re.sub(r"[\d.]+", "", reason) for reason in re.split("[,;] ", why)[1:]}
+        careful = (reason for reason in re.split("[,;] ", why)[1:] if UNCHANGED not in reason)
+        reasons = {re.sub(r"[\d.]+", "", reason) for reason in careful}
         if not reasons <= self._explained:
             self._explained |= reasons
             logger.info("fedsz: %s", why)
