@@ -166,7 +166,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for way in map(str, WAYS[1:]):
         costs = [cost(rows, task, way) for task in TASKS]
         cells = [
-            f"{of.energy:.2f} | {of.lag:.2f} | {f'{of.bits:.2f}' if of.bits else ''}"
+            f"{of.energy:.2f} | {of.lag:z.2f} | {f'{of.bits:.2f}' if of.bits else ''}"
             f" | {difference(of.points)}"
             for of in costs
         ]
