@@ -108,7 +108,7 @@ class Fleet:
     def __init__(
         self, *, forgets: set[int], drops: set[int], initial: bool, tests: bool = False
     ) -> None:
-        self._tests = tests
+        self._tests, self._initial = tests, initial
         self.down: dict[int, list[int]] = {i: [] for i in range(CLIENTS)}
         self.told: dict[int, list[Instructions]] = {i: [] for i in range(CLIENTS)}
         self.sent: dict[int, list[list[bytes]]] = {i: [] for i in range(CLIENTS)}
@@ -138,12 +138,21 @@ class Fleet:
         app = around(app_of(edit, mods=[mod], examples=lambda _: 1), before, after)
         inner = LocalGrid(app, [{"partition-id": i} for i in range(CLIENTS)])
         self.grid = FedSZGrid(inner, shared_initial=initial)
-        self.after: Arrays = {}
+        self.after: Arrays = MODEL
 
-    def run(self) -> int:
+    def resumed(self) -> None:
+        """Go on with another server, from what the last one has kept."""
+        state = self.grid.state()
+        self.grid = FedSZGrid(self.grid.inner, shared_initial=self._initial)
+        self.grid.restore(state)
+        again = self.grid.state()
+        for name in ("packer", "lost"):
+            assert again[name] == state[name]
+
+    def run(self, rounds: int = ROUNDS) -> int:
         """Return how many replies have counted."""
         strategy = StreamingFedAvg(fraction_evaluate=float(self._tests))
-        result = strategy.start(self.grid, record_of(MODEL), num_rounds=ROUNDS)
+        result = strategy.start(self.grid, record_of(self.after), num_rounds=rounds)
         self.after = to_arrays(result.arrays)
         return self.grid.take_traffic().replies
 
@@ -172,6 +181,18 @@ def test_who_never_keeps_anything_takes_part_in_each_round(
     assert max(late) < 2 * max(others) if initial else min(late) > 4 * max(others)
     assert all(told.replied for told in fleet.told[1][1:])
     assert all(len(down) == ROUNDS for client, down in fleet.down.items() if client != 1)
+
+
+@pytest.mark.parametrize("initial", [True, False])
+def test_a_resumed_server_knows_who_keeps_nothing(initial: bool) -> None:
+    fleet = Fleet(forgets=ALL, drops=set(), initial=initial)
+    assert fleet.run(4) == CLIENTS * 4
+    assert len(fleet.down[1]) == 4 + 2
+
+    fleet.resumed()
+
+    assert fleet.run(4) == CLIENTS * 4
+    assert len(fleet.down[1]) == 8 + 2  # it is found out no second time
 
 
 def test_who_has_lost_it_now_and_then_is_sent_what_is_new() -> None:

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout, NDArray
 from fedsz.flower.asked import Asked
-from fedsz.flower.broadcast_records import by_node, digests_in
+from fedsz.flower.broadcast_records import by_node, digests_in, values_by_node
 from fedsz.flower.broadcasts import Broadcasts
 from fedsz.flower.pushes import is_training, purpose_of, same_arrays
 from fedsz.flower.records import (
@@ -210,7 +210,9 @@ class Packer:
     def state(self) -> dict[str, Any]:
         """Return what the next push depends on beside the model in it, as records."""
         told: Any = {"run": self._run, "turn": self._turn, "unaware": sorted(self._unaware)}
-        records: dict[str, Any] = {"packer": ConfigRecord(told)} | self._turns.state()
+        told["uninitiated"] = sorted(self._uninitiated)
+        records: dict[str, Any] = {"packer": ConfigRecord(told), "lost": by_node(times=self._lost)}
+        records |= self._turns.state()
         for kind, known in (("held", self._held), ("seen", self._seen)):
             for key in sorted({key for digests in known.values() for key in digests}):
                 of = {node: digests[key] for node, digests in known.items() if key in digests}
@@ -227,7 +229,9 @@ class Packer:
             parts.setdefault(kind, {})[key] = record
         told = state["packer"]
         self._run, self._turn = told["run"], told["turn"]
-        self._unaware = set(told.get("unaware", ()))  # older checkpoints have none
+        self._unaware = set(told.get("unaware", ()))  # older checkpoints have none,
+        self._uninitiated = set(told.get("uninitiated", ()))  # nor these
+        self._lost = values_by_node(state["lost"], "times") if "lost" in state else {}
         self._turns.restore(state)
         self._held, self._seen = (digests_in(parts.get(kind, {})) for kind in ("held", "seen"))
         shifts: dict[int, dict[str, Shift]] = {}
