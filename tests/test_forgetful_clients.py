@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.serverapp.strategy import FedAvg
 
 import fedsz
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
@@ -106,9 +107,15 @@ class Fleet:
     """
 
     def __init__(
-        self, *, forgets: set[int], drops: set[int], initial: bool, tests: bool = False
+        self,
+        *,
+        forgets: set[int],
+        drops: set[int],
+        initial: bool,
+        tests: bool = False,
+        **named: Any,
     ) -> None:
-        self._tests, self._initial = tests, initial
+        self._tests, self._named = tests, {"shared_initial": initial} | named
         self.down: dict[int, list[int]] = {i: [] for i in range(CLIENTS)}
         self.told: dict[int, list[Instructions]] = {i: [] for i in range(CLIENTS)}
         self.sent: dict[int, list[list[bytes]]] = {i: [] for i in range(CLIENTS)}
@@ -137,22 +144,36 @@ class Fleet:
         mod = FedSZMod(initial=(lambda: dict(MODEL)) if initial else None)
         app = around(app_of(edit, mods=[mod], examples=lambda _: 1), before, after)
         inner = LocalGrid(app, [{"partition-id": i} for i in range(CLIENTS)])
-        self.grid = FedSZGrid(inner, shared_initial=initial)
+        self.grid = FedSZGrid(inner, **self._named)
         self.after: Arrays = MODEL
 
-    def resumed(self) -> None:
-        """Go on with another server, from what the last one has kept."""
+    def resumed(self, *, older: bool = False) -> None:
+        """Go on with another server, from what the last one, maybe an older one, has kept."""
         state = self.grid.state()
-        self.grid = FedSZGrid(self.grid.inner, shared_initial=self._initial)
+        if older:
+            packer = cast(Any, state["packer"])
+            del state["lost"], packer["uninitiated"], packer["without"]
+        self.grid = FedSZGrid(self.grid.inner, **self._named)
         self.grid.restore(state)
-        again = self.grid.state()
-        for name in ("packer", "lost"):
-            assert again[name] == state[name]
 
-    def run(self, rounds: int = ROUNDS) -> int:
+    def train(self, rounds: range) -> None:
+        """Train for rounds of these numbers, in which all replies count."""
+        strategy = FedAvg()
+        for number in rounds:
+            asked = strategy.configure_train(
+                number, record_of(self.after), ConfigRecord(), self.grid
+            )
+            replies = list(self.grid.send_and_receive(list(asked)))
+            assert not any(reply.has_error() for reply in replies)
+            averaged, _ = strategy.aggregate_train(number, replies)
+            assert averaged
+            self.after = to_arrays(averaged)
+        self.grid.end_round()
+
+    def run(self) -> int:
         """Return how many replies have counted."""
         strategy = StreamingFedAvg(fraction_evaluate=float(self._tests))
-        result = strategy.start(self.grid, record_of(self.after), num_rounds=rounds)
+        result = strategy.start(self.grid, record_of(MODEL), num_rounds=ROUNDS)
         self.after = to_arrays(result.arrays)
         return self.grid.take_traffic().replies
 
@@ -183,16 +204,31 @@ def test_who_never_keeps_anything_takes_part_in_each_round(
     assert all(len(down) == ROUNDS for client, down in fleet.down.items() if client != 1)
 
 
-@pytest.mark.parametrize("initial", [True, False])
-def test_a_resumed_server_knows_who_keeps_nothing(initial: bool) -> None:
-    fleet = Fleet(forgets=ALL, drops=set(), initial=initial)
-    assert fleet.run(4) == CLIENTS * 4
-    assert len(fleet.down[1]) == 4 + 2
+@pytest.mark.parametrize(("initial", "shared"), [(True, True), (False, False), (False, True)])
+@pytest.mark.parametrize("older", [False, True])
+def test_a_resumed_server_knows_who_keeps_nothing(initial: bool, shared: bool, older: bool) -> None:
+    """Also where a client lacks the first model that it should have."""
+    named: Any = {"error_bound": "step:2", "downlink": "step:0.5", "shared_initial": shared}
+    fleet = Fleet(forgets=ALL, drops=set(), initial=initial, update="delta+ef", **named)
+    fleet.train(range(1, 5))
+    before = len(fleet.down[1])
+
+    fleet.resumed(older=older)
+    fleet.train(range(5, 9))
+
+    unread = len(fleet.down[1]) - before - 4
+    assert unread >= 2 if older else unread == 0
+
+
+def test_a_resumed_server_tells_who_keeps_nothing_of_a_basis() -> None:
+    fleet = Fleet(forgets=ALL, drops=set(), initial=True, update=EIGEN, downlink="step:0.5")
+    fleet.train(range(1, 5))
 
     fleet.resumed()
+    fleet.train(range(5, 9))
 
-    assert fleet.run(4) == CLIENTS * 4
-    assert len(fleet.down[1]) == 8 + 2  # it is found out no second time
+    assert len(fleet.down[1]) == 8 + 2
+    assert all(told.histories for told in fleet.told[1][-4:])
 
 
 def test_who_has_lost_it_now_and_then_is_sent_what_is_new() -> None:

@@ -211,15 +211,15 @@ class Packer:
         """Return what the next push depends on beside the model in it, as records."""
         told: Any = {"run": self._run, "turn": self._turn, "unaware": sorted(self._unaware)}
         told["uninitiated"] = sorted(self._uninitiated)
+        told["without"] = sorted(node for node, held in self._held.items() if not held)
         records: dict[str, Any] = {"packer": ConfigRecord(told), "lost": by_node(times=self._lost)}
-        records |= self._turns.state()
         for kind, known in (("held", self._held), ("seen", self._seen)):
             for key in sorted({key for digests in known.values() for key in digests}):
                 of = {node: digests[key] for node, digests in known.items() if key in digests}
                 records[f"{kind}.{key}"] = by_node(digests=of)
         for node, shifts in self._shifts.state().items():
             records |= {f"shift.{node}.{key}": to_record(dict(x)) for key, x in shifts.items()}
-        return records | self._broadcasts.state()
+        return records | self._turns.state() | self._broadcasts.state()
 
     def restore(self, state: Mapping[str, Any], config: CompressionConfig) -> None:
         """Go on from what `state` returned, also in another process."""
@@ -234,6 +234,7 @@ class Packer:
         self._lost = values_by_node(state["lost"], "times") if "lost" in state else {}
         self._turns.restore(state)
         self._held, self._seen = (digests_in(parts.get(kind, {})) for kind in ("held", "seen"))
+        self._held |= {node: {} for node in told.get("without", ())}
         shifts: dict[int, dict[str, Shift]] = {}
         for name, record in parts.get("shift", {}).items():
             node, _, key = name.partition(".")
@@ -290,10 +291,10 @@ class Packer:
         The shift of its sender moves by it then. One that has not coded by the history that it was
         told lacks that, and begins another.
         """
-        told = asked.content.instructions
+        node, told = asked.node, asked.content.instructions
         if told.trains:
-            self._turns.answered(asked.node, told.turn)
-            self._broadcasts.weighs(asked.node, weight)
+            self._turns.answered(node, told.turn)
+            self._broadcasts.weighs(node, weight)
         found = {key: streams_of(record) for key, record in sent.items() if is_sealed(record)}
         streams = {key: each[0] for key, each in found.items() if each}
         if told.trains and told.histories:
@@ -301,10 +302,10 @@ class Packer:
             only = len(streams) == len(told.histories) == 1
             own = dict(zip(told.histories, streams.values(), strict=True)) if only else streams
             lacking = [key for key in told.histories if key in own and not _uses_history(own[key])]
-            self._seen[asked.node] = {**self._seen[asked.node], **dict.fromkeys(lacking, b"")}
+            self._seen[node] = {**self._seen.get(node, {}), **dict.fromkeys(lacking, b"")}
         if told.trains and told.config.learns_shifts and told.config.chain:
             models = asked.content.by_digest()
-            self._shifts.admitted(asked.node, streams, models, told.config.chain)
+            self._shifts.admitted(node, streams, models, told.config.chain)
 
     def whole(self, asked: Asked) -> Packed | None:
         """Return a message for one that holds nothing of the model in it; None if that is no help.
