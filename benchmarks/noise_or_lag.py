@@ -178,7 +178,7 @@ def main() -> None:
     """Measure, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--data-dir")
+    parser.add_argument("--data-dir", default="")
     parser.add_argument("--task", choices=TASKS, help="this one alone")
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
