@@ -1,6 +1,6 @@
 """Rounds over emulated links, with and without compression, beside what the link model says.
 
-    python benchmarks/netem.py [--quick] [--json]
+    python -m benchmarks.netem [--quick] [--json]
         [--bandwidths 1mbps,...] [--latencies 1ms,...] [--repeats 3] [--model NAME]
         [--codec uniform] [--error-bound rel:1e-2] [--line auto|netem|relay] [--congestion NAME]
 
@@ -35,7 +35,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
-from netem_link import (
+
+from benchmarks.netem_link import (
     SERVER_ADDRESS,
     Line,
     Refused,
@@ -43,15 +44,22 @@ from netem_link import (
     make_line,
     namespaces,
 )
-from netem_report import Cell, Exchange, as_json, modelled_table, rounds_table, ways_table
-
+from benchmarks.netem_report import (
+    Cell,
+    Exchange,
+    as_json,
+    modelled_table,
+    rounds_table,
+    ways_table,
+)
 from fedsz import formatting, quantities
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.environment import environment
 from fedsz.experiments.link_model import Link
 from fedsz.update.config import CompressionConfig
 
-PEER: Final = Path(__file__).with_name("netem_peer.py")
+PEER: Final = "benchmarks.netem_peer"
+ROOT: Final = Path(__file__).parents[1]
 PATIENCE: Final = 5.0  # seconds that processes get to end by themselves
 BANDWIDTHS, LATENCIES = "1mbps,10mbps,100mbps,500mbps,1gbps", "1ms,10ms,50ms"
 QUICK_BANDWIDTHS, QUICK_LATENCIES = "10mbps,1gbps", "1ms,50ms"
@@ -137,12 +145,13 @@ class Peer:
         ip = shutil.which("ip") or "ip"
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [ip, "netns", "exec", namespace, sys.executable, str(PEER), role, SERVER_ADDRESS],
+                [ip, "netns", "exec", namespace, sys.executable, "-m", PEER, role, SERVER_ADDRESS],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
+                cwd=ROOT,
                 # Ctrl-C comes to us alone, and we end them.
                 start_new_session=True,
             )
@@ -260,8 +269,7 @@ def modelled(plan: Plan) -> list[Cell]:
 
 def _alone(model: str, settings: dict[str, str]) -> Exchange:
     """Pack, unpack, encode and decode as a round does, in this process."""
-    from netem_peer import arrays_of
-
+    from benchmarks.netem_peer import arrays_of
     from fedsz.update.compress import compress_measured
     from fedsz.update.decompress import decompress
 

@@ -1,6 +1,6 @@
 """The two ends of `netem.py`: a server and a client of a federation, each a process.
 
-    python benchmarks/netem_peer.py server|client ADDRESS
+    python -m benchmarks.netem_peer server|client ADDRESS
 
 ``netem.py`` starts them, in a namespace each. A line of JSON on stdin asks for one thing, a line on
 stdout answers. Moments are of the monotonic clock, which both processes share.
@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from netem_report import Exchange
 
+from benchmarks.netem_report import Exchange
 from fedsz.errors import LinkError
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.mod import ClientAppCallable, FedSZMod

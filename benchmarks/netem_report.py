@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
-from measuring import table
 
+from benchmarks.measuring import table
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import bandwidth
 

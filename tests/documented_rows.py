@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
-from benchmarks import nvflare
+from benchmarks import nvflare_rounds
 from benchmarks.defaults import Line, lines
 from fedsz.control.auto import GUARD
 from fedsz.control.record import RoundRecord
@@ -348,7 +348,7 @@ def default(row: Row, file: str = "defaults") -> list[float]:
 def of_nvflare(row: Row) -> list[float]:
     """What filters save in an NVFlare job, and what they change."""
     read = pq.read_table(ROOT / "docs" / "results" / "nvflare.parquet").to_pylist()
-    line = {line.way: line for line in nvflare.lines(read)}[row.labels[0]]
+    line = {line.way: line for line in nvflare_rounds.lines(read)}[row.labels[0]]
     return [line.seeds, line.up, line.down, line.both, 100 * line.points]
 
 

@@ -13,16 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsz.experiments.link_model import Link
-from tests.conftest import ROOT
 
 pytestmark = pytest.mark.repository
 pytest.importorskip("torch")
-BENCHMARKS = ROOT / "benchmarks"
-sys.path.append(str(BENCHMARKS))  # last: some there are named like modules of others
-
-netem = pytest.importorskip("netem", reason="needs benchmarks")
-import netem_link  # noqa: E402
-from netem_report import Cell, Exchange, Way  # noqa: E402
+netem = pytest.importorskip("benchmarks.netem", reason="needs benchmarks")
+from benchmarks import netem_link  # noqa: E402
+from benchmarks.netem_report import Cell, Exchange, Way  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

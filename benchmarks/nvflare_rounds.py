@@ -1,7 +1,7 @@
 """What fedsz's filters save in an NVFlare job, beside NVFlare's own.
 
-    python -m benchmarks.nvflare docs/results/nvflare.parquet --data-dir DIR [--seeds 3]
-    python -m benchmarks.nvflare docs/results/nvflare.parquet --table
+    python -m benchmarks.nvflare_rounds docs/results/nvflare.parquet --data-dir DIR [--seeds 3]
+    python -m benchmarks.nvflare_rounds docs/results/nvflare.parquet --table
 
 The first makes the rows that the file lacks: the job of examples/nvflare on CIFAR-10, on NVFlare's
 simulator, with 4 sites for 10 rounds. The second prints the table of docs/guides/nvflare.md from
