@@ -22,11 +22,11 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedsz.core.encode import compress_measured
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
 from fedsz.flower.records import sealed, to_record
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
 
 REPLIES = 100
 DIFFERENT = 5  # replies, which come again and again
@@ -46,7 +46,7 @@ def model(seed: int, scale: float) -> dict[str, np.ndarray]:
 def replies(bound: str) -> list[ArrayRecord]:
     """Steps from the model, as clients send them."""
     before = model(0, 0.02)
-    config = CompressionConfig.of(bound, update="delta", threshold=0)
+    config = Settings.of(bound, update="delta", threshold=0)
     records = []
     for seed in range(1, DIFFERENT + 1):
         after = {name: before[name] + x for name, x in model(seed, 0.001).items()}

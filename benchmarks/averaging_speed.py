@@ -41,11 +41,11 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from measuring import forget_peak, interval, memory
 
 from fedsz.arrays import Layout, NDArray
+from fedsz.core.encode import compress
+from fedsz.core.reference import Reference
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed, to_record
-from fedsz.update.compress import compress
-from fedsz.update.reference import Reference
 
 SHAPES = {
     "conv1.weight": (64, 3, 3, 3),

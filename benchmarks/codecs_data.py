@@ -25,9 +25,9 @@ from fedsz.codecs.sz3 import Sz3
 from fedsz.codecs.szx import Szx
 from fedsz.codecs.uniform import Uniform, matrix_shape
 from fedsz.codecs.zfp import Zfp
+from fedsz.core.partition import is_lossy
 from fedsz.errors import FedszError
 from fedsz.experiments.codec_measurement import Coder, Item, coder_of
-from fedsz.update.partition import is_lossy
 
 Array = npt.NDArray[np.float32]
 

@@ -33,13 +33,13 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.sz3 import Sz3
 from fedsz.codecs.uniform import Uniform
+from fedsz.core.partition import PAPER, is_lossy
+from fedsz.core.settings import DEFAULT
 from fedsz.training import models
 from fedsz.training.datasets import Division, open_shares
 from fedsz.training.loop import train
 from fedsz.training.model_state import arrays_of, set_arrays
 from fedsz.training.options import RunConfig
-from fedsz.update.config import DEFAULT
-from fedsz.update.partition import PAPER, is_lossy
 
 CLIENTS = 4
 BOUNDS = ("rel:1e-2", "rel:3e-2")

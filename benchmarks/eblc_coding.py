@@ -33,8 +33,8 @@ from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.lossless import zstd
+from fedsz.core.lossy import encode_difference, encode_within
 from fedsz.errors import CodecError
-from fedsz.update.lossy import encode_difference, encode_within
 
 NEWEST = 0.07  # the weight of a round in the moving average
 CONSISTENCY = 0.5  # from which on a kernel has a sign; 0 for half of its elements, 1 for all

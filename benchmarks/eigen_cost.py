@@ -30,15 +30,15 @@ import pyarrow.parquet as pq
 from benchmarks.measuring import machine
 from fedsz.arrays import NDArray
 from fedsz.codecs import _eigen
+from fedsz.core.broadcast import Broadcast
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.encode import compress_measured
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
+from fedsz.core.step import energies, scales_of_step
 from fedsz.methods import History, parse
 from fedsz.methods.eigen import DECAY, axes_of
 from fedsz.training import models
-from fedsz.update.broadcast import Broadcast
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
-from fedsz.update.step import energies, scales_of_step
 
 ROWS: Final = Path(__file__).parents[1] / "docs" / "results" / "eigen.parquet"
 NATURAL: Final = "feedback>uniform@step:1"
@@ -102,7 +102,7 @@ def one_by_one(before: Reference, now: Reference, level: str) -> dict[str, float
 
 def update_seconds(text: str, arrays: Mapping[str, NDArray], sent: Reference) -> float:
     """Return how long a client takes to code an update, the history of its basis included."""
-    config = CompressionConfig(update=text, threshold=0)
+    config = Settings(update=text, threshold=0)
     scales = scales_of_step(energies(arrays, sent, config))
     chain = parse(text)
 
@@ -117,7 +117,7 @@ def server_seconds(model: Mapping[str, NDArray], clients: int) -> tuple[float, f
     """Return seconds to prepare for clients, with histories and without; and their old models."""
     rng, found, old = np.random.default_rng(1), [], 0
     for update in (BASIS, NATURAL):
-        broadcast = Broadcast(CompressionConfig(update=update, downlink="step:0.6", threshold=0))
+        broadcast = Broadcast(Settings(update=update, downlink="step:0.6", threshold=0))
         held, at = [], dict(model)
         for _ in range(STEPS):
             broadcast.put(at, reference=True)

@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 
 from benchmarks.measuring import machine
 from fedsz.arrays import NDArray
+from fedsz.core.reference import Reference
 from fedsz.methods import History
 from fedsz.training.model_state import arrays_of, set_arrays
 from fedsz.training.options import RunConfig
 from fedsz.training.task import LoadedTask, load_task
-from fedsz.update.reference import Reference
 
 ROOT: Final = Path(__file__).parents[1]
 OUT: Final = ROOT / "docs" / "results" / "eigen-energy.parquet"

@@ -35,18 +35,18 @@ from benchmarks.eigen_energy import config_of, copied
 from benchmarks.measuring import machine
 from fedsz.arrays import NDArray
 from fedsz.codecs.uniform import Uniform
+from fedsz.core.broadcast import Broadcast
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.decode import decompress
+from fedsz.core.encode import compress_measured
+from fedsz.core.settings import Settings
+from fedsz.core.step import energies, scales_of_step
 from fedsz.methods import parse
 from fedsz.methods.state import by_tensor
 from fedsz.secagg.variances import variances
 from fedsz.training.model_state import set_arrays
 from fedsz.training.options import RunConfig
 from fedsz.training.task import load_task
-from fedsz.update.broadcast import Broadcast
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
-from fedsz.update.step import energies, scales_of_step
 
 OUT: Final = Path(__file__).parents[1] / "docs" / "results" / "eigen-variances.parquet"
 CODED: Final = "eigen>uniform@step:1"
@@ -91,7 +91,7 @@ def seen(of: Trained, data_dir: str, seed: int) -> Iterator[Coefficients]:
     config = of.config(data_dir, seed)
     task, asked = (
         load_task(config),
-        CompressionConfig(update=of.chain, downlink="step:0.6", threshold=0, rule="parameters"),
+        Settings(update=of.chain, downlink="step:0.6", threshold=0, rule="parameters"),
     )
     model, broadcast, chain = task.build_model(), Broadcast(asked), parse(of.chain)
     at, held, known = copied(model), b"", b""

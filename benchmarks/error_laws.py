@@ -21,19 +21,19 @@ import pyarrow.parquet as pq
 from flwr.app import MetricRecord
 from scipy import stats
 
+from fedsz.core.bound_encoder import UpdateEncoder
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.decode import decompress
+from fedsz.core.encode import compress_measured
+from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.experiments.error_distribution import distribution
 from fedsz.flower.records import to_record
 from fedsz.training.apps import train_share
 from fedsz.training.federation import prepare
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import RunConfig
-from fedsz.update.bound_encoder import UpdateEncoder
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
-from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.reference import Reference
 
 WAYS: Final[dict[str, dict[str, Any]]] = {
     "`auto`, round 1": {"update": "delta", "error_bound": "step:0.5"},
@@ -56,7 +56,7 @@ def measured() -> list[dict[str, Any]]:
     step = (trained[name].astype(np.float64) - start[name]).reshape(-1)
     rows = []
     for way, options in WAYS.items():
-        how = CompressionConfig(**options)
+        how = Settings(**options)
         encoder: UpdateEncoder | ChainEncoder
         if how.chain is None:
             encoder = UpdateEncoder(ErrorFeedback(trained, {}, decay=1.0, age=1), how, sent)

@@ -18,13 +18,13 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
 
 from benchmarks.wire_client import Call, WireClient, run_all
+from fedsz.core.encode import compress
 from fedsz.flower.records import sealed, streams_of, to_record
 from fedsz.training.apps import make_client_app
 from fedsz.training.options import RunConfig
 from fedsz.training.task import load_task
 from fedsz.transport.messages import EncodedMessage
 from fedsz.transport.tls import channel_credentials
-from fedsz.update.compress import compress
 from tests.hostile_headers import HOSTILE
 
 TASK = "tests.resume_task:Regression"

@@ -32,18 +32,18 @@ from PIL import Image
 from torch import nn
 
 from fedsz.arrays import Layout
+from fedsz.core.bound_encoder import UpdateEncoder
+from fedsz.core.decode import decompress
+from fedsz.core.encode import compress_measured
+from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.records import to_record, views_of
 from fedsz.privacy.accounting import multiplier_for
 from fedsz.secagg.masks import SEED_BYTES, Ring
 from fedsz.secagg.token_plan import TokenPlan, bits_for, layout_digest
 from fedsz.secagg.tokens import TokenCodec
-from fedsz.update.bound_encoder import UpdateEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
-from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.reference import Reference
 
 Model = dict[str, np.ndarray]
 Floats = np.ndarray
@@ -86,7 +86,7 @@ def plain(trained: Model, start: Model) -> Model:  # noqa: ARG001 - other views 
 
 def compressed(trained: Model, start: Model) -> Model:
     """Return it as `auto` has it sent in round 1."""
-    config = CompressionConfig(update="delta", error_bound="step:0.5")
+    config = Settings(update="delta", error_bound="step:0.5")
     sent = Reference(start)
     encoder = UpdateEncoder(ErrorFeedback(trained, {}, decay=1.0, age=1), config, sent)
     stream, _ = compress_measured(trained, config, sent, encoder=encoder)

@@ -18,12 +18,12 @@ from typing import Any
 from fedsz.cli.table import RunTable
 from fedsz.control.policy import Controller
 from fedsz.control.record import Decision, RoundRecord
+from fedsz.core.reply_report import ReplyReport
+from fedsz.core.settings import Settings
 from fedsz.flower import LocalGrid, make_client_app
 from fedsz.flower.admission import Admitted
 from fedsz.flower.round_book import RoundBook
 from fedsz.monitoring.run_summary import RunSummary
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reply_report import ReplyReport
 
 
 class Update:
@@ -56,7 +56,7 @@ def resident() -> float:
 
 def measure(policy: str, rounds: int, clients: int) -> tuple[float, list[float]]:
     """Return by how many MB a run grows after its first rounds, and its decisions' seconds."""
-    controller = Timed(policy, CompressionConfig(), tolerance=0.5, rounds=rounds)
+    controller = Timed(policy, Settings(), tolerance=0.5, rounds=rounds)
     controller.seconds = []
     table, summary = RunTable(), RunSummary()
 

@@ -53,10 +53,10 @@ from benchmarks.netem_report import (
     ways_table,
 )
 from fedsz import formatting, quantities
+from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError, FedszError
 from fedsz.experiments.environment import environment
 from fedsz.experiments.link_model import Link
-from fedsz.update.config import CompressionConfig
 
 PEER: Final = "benchmarks.netem_peer"
 ROOT: Final = Path(__file__).parents[1]
@@ -99,7 +99,7 @@ class Plan:
             raise ConfigError(f"repeats must be at least 1, got {self.repeats}")
         if self.model and self.model not in models.MODELS:
             raise ConfigError(f"no model {self.model!r}; have {', '.join(models.MODELS)}")
-        CompressionConfig(error_bound=self.error_bound, codec=self.codec)
+        Settings(error_bound=self.error_bound, codec=self.codec)
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Self:
@@ -270,11 +270,11 @@ def modelled(plan: Plan) -> list[Cell]:
 def _alone(model: str, settings: dict[str, str]) -> Exchange:
     """Pack, unpack, encode and decode as a round does, in this process."""
     from benchmarks.netem_peer import arrays_of
-    from fedsz.update.compress import compress_measured
-    from fedsz.update.decompress import decompress
+    from fedsz.core.decode import decompress
+    from fedsz.core.encode import compress_measured
 
     state = arrays_of(model)
-    up = CompressionConfig(**settings)  # type: ignore[arg-type]
+    up = Settings(**settings)  # type: ignore[arg-type]
     down = up.replace(codec=up.lossless)
     streams, taken = [], []
     for way in (down, up):

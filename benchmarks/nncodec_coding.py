@@ -18,8 +18,9 @@ from safetensors.numpy import load, save
 
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
+from fedsz.core.settings import DELTA_EF, WEIGHTS
+from fedsz.core.settings import Settings as Compression
 from fedsz.errors import CodecError, ConfigError
-from fedsz.update.config import DELTA_EF, WEIGHTS, CompressionConfig
 
 STEP_BYTES = 4  # of a step that a bound makes: a float32 for each tensor
 
@@ -77,7 +78,7 @@ class Way:
         """
         what, _, bound = text.partition("@")
         update, _, given = what.partition(":")
-        CompressionConfig(update=update)
+        Compression(update=update)
         settings = Settings.of(given)
         if not bound:
             return cls(update, settings, None)

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.control.record import ClientRecord, RoundRecord
+from fedsz.core.reference import Reference
 from fedsz.errors import FedszError
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
@@ -29,7 +30,6 @@ from fedsz.training.model_state import arrays_of
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CONFIG, MODEL, UPDATE, UPDATES, read_rounds
 from fedsz.transport.records_file import read_records
-from fedsz.update.reference import Reference
 
 
 class Difference(Exception):

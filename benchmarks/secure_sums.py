@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import torch
 
 from fedsz.arrays import NDArray
+from fedsz.core.reference import Reference
 from fedsz.methods import History
 from fedsz.report.runs import Spread
 from fedsz.secagg.packing import pack, unpack_add
@@ -33,7 +34,6 @@ from fedsz.secagg.tokens import TokenCodec
 from fedsz.training.model_state import arrays_of, set_arrays
 from fedsz.training.options import RunConfig
 from fedsz.training.task import load_task
-from fedsz.update.reference import Reference
 
 CLIENTS: Final = 4
 ROUNDS: Final = 60

@@ -35,16 +35,16 @@ from flwr.app import ArrayRecord
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
+from fedsz.core.bound_encoder import UpdateEncoder
+from fedsz.core.encode import compress_measured
+from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.lossy import CodedTensor, Within, encode_difference, encode_within
+from fedsz.core.partition import is_lossy
+from fedsz.core.reference import Reference
+from fedsz.core.settings import DEFAULT, DELTA_EF, WEIGHTS, Settings
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
-from fedsz.update.bound_encoder import UpdateEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import DEFAULT, DELTA_EF, WEIGHTS, CompressionConfig
-from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.lossy import CodedTensor, Within, encode_difference, encode_within
-from fedsz.update.partition import is_lossy
-from fedsz.update.reference import Reference
 
 BOUNDS = ("1e-2", "std:1", "std:3")
 CODEC = Uniform(threads=1)
@@ -98,7 +98,7 @@ def tensors_of(model: str, rule: ErrorBound, folder: Path, data_dir: Path | None
 
 
 def seal(
-    arrays: dict[str, NDArray], config: CompressionConfig, reference: Reference | None = None
+    arrays: dict[str, NDArray], config: Settings, reference: Reference | None = None
 ) -> ArrayRecord:
     """Return arrays as a client seals them that feeds nothing back."""
     return sealed([compress_measured(arrays, config, reference)[0]])
@@ -109,8 +109,8 @@ def replies(tensors: list[Tensor], rule: ErrorBound) -> dict[str, ReceivedUpdate
     after = {tensor.name: tensor.x for tensor in tensors}
     steps = {tensor.name: tensor.step for tensor in tensors}
     reference = Reference({tensor.name: tensor.base for tensor in tensors})
-    own = CompressionConfig.of(rule, codec=CODEC)
-    given = CompressionConfig.of(
+    own = Settings.of(rule, codec=CODEC)
+    given = Settings.of(
         "abs:1", codec=CODEC, factors={tensor.name: tensor.bound for tensor in tensors}
     )
     known = {reference.digest: reference}
@@ -127,7 +127,7 @@ def client(tensors: list[Tensor], rule: ErrorBound) -> Callable[[str], None]:
     steps = {tensor.name: tensor.step for tensor in tensors}
     sent = Reference({tensor.name: tensor.base for tensor in tensors})
     factors = {tensor.name: tensor.bound for tensor in tensors}
-    given = CompressionConfig.of("abs:1", codec=CODEC, factors=factors)
+    given = Settings.of("abs:1", codec=CODEC, factors=factors)
     rng = np.random.default_rng(0)
     residual = {
         tensor.name: rng.uniform(-tensor.bound, tensor.bound, tensor.x.shape).astype(tensor.x.dtype)
@@ -139,7 +139,7 @@ def client(tensors: list[Tensor], rule: ErrorBound) -> Callable[[str], None]:
             compress_measured(steps, given)
             return
         base, update = (sent, DELTA_EF) if way == "update" else (None, WEIGHTS)
-        config = CompressionConfig.of(rule, codec=CODEC, update=update)
+        config = Settings.of(rule, codec=CODEC, update=update)
         encoder = UpdateEncoder(ErrorFeedback(after, residual), config, sent)
         compress_measured(after, config, base, encoder=encoder)
 

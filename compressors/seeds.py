@@ -18,13 +18,13 @@ from fedsz import codecs
 from fedsz.codecs import _ring
 from fedsz.codecs.base import AnyArray, Array
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform, matrix_shape
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.encode import compress_measured
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.methods import History, parse
 from fedsz.methods.base import Kind
 from fedsz.methods.planes import pack
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
 
 DECODE, ENCODE, PRODUCT = 0, 1, 2
 
@@ -135,7 +135,7 @@ def streams() -> Iterator[bytes]:
     step = ((i // 10 % 5 - 2) * (i % 10 - 4) / 128).astype(np.float32).reshape(before.shape)
     old, now = (Reference({"layer": x}) for x in (before, before + step))
     after = {"layer": now.arrays["layer"] + rng.normal(size=step.shape).astype(np.float32) / 50}
-    config, history = CompressionConfig(threshold=0, lossless="raw"), History().beyond(old, now)
+    config, history = Settings(threshold=0, lossless="raw"), History().beyond(old, now)
     for known in (history, None):
         for text in ("eigen>uniform@std:0.5", "eigen>uniform:effort=9@abs:1e-05"):
             encoder = ChainEncoder(parse(text), history=known)

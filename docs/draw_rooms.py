@@ -27,7 +27,7 @@ ROOMS: Final = {
     "transport": "Flower's messages over gRPC: frames, sessions, TLS",
     "control": "the record of a round; policies that decide the next one",
     "secagg": "secure sums: tokens, masks, stages of a round",
-    "update": "a state_dict compressed: differences, error feedback",
+    "core": "a state_dict compressed: differences, error feedback",
     "stream": "the bytes of docs/format.md: written, checked, inspected",
     "methods": "sparsifiers, quantisers, error feedback: parts of a chain",
     "privacy": "noise, clipping norms, and what they spend of a budget",

@@ -9,13 +9,13 @@ from typing import Any
 
 import griffe
 
-from fedsz.update.config import DEFAULT
+from fedsz.core.settings import DEFAULT
 
 PREFIX = "DEFAULT."
 
 
 class Defaults(griffe.Extension):
-    """Replaces defaults that are fields of `fedsz.update.config.DEFAULT`."""
+    """Replaces defaults that are fields of `fedsz.core.settings.DEFAULT`."""
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
         """Change the parameters of one function."""

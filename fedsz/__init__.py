@@ -14,11 +14,11 @@ from fedsz.extras import explained
 if TYPE_CHECKING:
     from fedsz import codecs, flower
     from fedsz.bounds import ErrorBound
+    from fedsz.core.decode import decompress
+    from fedsz.core.encode import compress
     from fedsz.errors import FedszError
     from fedsz.stream import Limits
     from fedsz.stream.inspection import inspect
-    from fedsz.update.compress import compress
-    from fedsz.update.decompress import decompress
 
     __version__: str
 
@@ -37,8 +37,8 @@ _HOMES = {
     "ErrorBound": "fedsz.bounds",
     "FedszError": "fedsz.errors",
     "Limits": "fedsz.stream",
-    "compress": "fedsz.update.compress",
-    "decompress": "fedsz.update.decompress",
+    "compress": "fedsz.core.encode",
+    "decompress": "fedsz.core.decode",
     "inspect": "fedsz.stream.inspection",
 }
 

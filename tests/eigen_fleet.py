@@ -10,10 +10,10 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg
 
+from fedsz.core.reference import Reference
 from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
 from fedsz.flower.records import streams_of
 from fedsz.stream import Reader
-from fedsz.update.reference import Reference
 from tests.federation import app_of, around, record_of
 
 CHAIN: Final = "feedback>eigen>uniform@step:1"

@@ -10,12 +10,12 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fedsz
+from fedsz.core.encode import compress_measured
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.flower import FedSZMod, LocalGrid
 from fedsz.flower.records import KEY, sealed, to_array
 from fedsz.flower.wrapped_grid import WrappedGrid
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
 
 BOUND = 1e-2
 
@@ -58,7 +58,7 @@ Edit = Callable[[int, dict[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 def seal(
-    arrays: dict[str, np.ndarray], config: CompressionConfig, reference: Reference | None = None
+    arrays: dict[str, np.ndarray], config: Settings, reference: Reference | None = None
 ) -> ArrayRecord:
     """Return arrays as a client seals them that feeds nothing back."""
     return sealed([compress_measured(arrays, config, reference)[0]])

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from fedsz.core.decode import decompress
 from fedsz.errors import CorruptStream, FedszError
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import PREFIX
 from fedsz.transport.frames import unpack
 from fedsz.transport.messages import decode_message
-from fedsz.update.decompress import decompress
 from tests.hostile_headers import sealed_header
 
 if TYPE_CHECKING:

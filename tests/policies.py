@@ -7,17 +7,17 @@ from typing import Any
 
 from fedsz.control.policy import Controller
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
-from fedsz.update.config import CompressionConfig
+from fedsz.core.settings import Settings
 
-BASE = CompressionConfig(update="delta", error_bound="std:3", downlink="std:1")
+BASE = Settings(update="delta", error_bound="std:3", downlink="std:1")
 
 
-def controller(spec: str, base: CompressionConfig = BASE, **options: Any) -> Controller:
+def controller(spec: str, base: Settings = BASE, **options: Any) -> Controller:
     return Controller(spec, base, **({"tolerance": 0.5, "rounds": 9} | options))
 
 
 def decide(
-    spec: str, history: Iterable[RoundRecord] = (), base: CompressionConfig = BASE, **options: Any
+    spec: str, history: Iterable[RoundRecord] = (), base: Settings = BASE, **options: Any
 ) -> Decision:
     """Return what a policy decides after a history, which may have no rounds."""
     asked = controller(spec, base, **options)

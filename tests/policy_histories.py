@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from fedsz.bounds import ErrorBound
 from fedsz.control.policy import Controller
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
-from fedsz.update.config import is_bound
+from fedsz.core.settings import is_bound
 from tests.conftest import ROOT
 from tests.policies import controller
 

@@ -15,19 +15,19 @@ import fedsz
 from fedsz import codecs
 from fedsz.arrays import LOSSY_DTYPES
 from fedsz.bounds import ErrorBound
+from fedsz.core import settings
+from fedsz.core.ahead import WIDER, ahead_of, head_start
+from fedsz.core.client import coded_update
+from fedsz.core.protocol import Instructions
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.methods.state import flat
-from fedsz.update import config
-from fedsz.update.ahead import WIDER, ahead_of, head_start
-from fedsz.update.client_update import coded_update
-from fedsz.update.config import CompressionConfig
-from fedsz.update.instructions import Instructions
-from fedsz.update.reference import Reference
 from tests.eigen_fleet import Fleet, model
 from tests.federation import app_of, around, grid_of, record_of, to_arrays
 
-AHEAD = CompressionConfig(update="delta+ef", error_bound="step:2", ahead=True)
+AHEAD = Settings(update="delta+ef", error_bound="step:2", ahead=True)
 CHOSEN: dict[str, Any] = dict.fromkeys(("update", "downlink", "threshold"))  # by the policy
 EIGEN = "feedback>eigen>uniform:shrink=0.25@step:2"
 Arrays = dict[str, np.ndarray]
@@ -76,7 +76,7 @@ def test_the_finer_the_bound_the_more_of_a_residual_training_begins_with(
     ],
 )
 def test_nothing_else_begins_ahead(update: str, ahead: bool) -> None:
-    how = CompressionConfig(update=update, ahead=ahead)
+    how = Settings(update=update, ahead=ahead)
     left = {name: np.ones_like(x) for name, x in model().items()}
 
     assert not how.begins_ahead
@@ -337,12 +337,12 @@ def release_that_cannot_shrink(client: int) -> Iterator[None]:
         return parse(text)
 
     codecs.parse = earlier if client == 2 else parse
-    config._meant.cache_clear()
+    settings._meant.cache_clear()
     try:
         yield
     finally:
         codecs.parse = parse
-        config._meant.cache_clear()
+        settings._meant.cache_clear()
 
 
 SHRINKS: list[dict[str, Any]] = [
@@ -377,7 +377,7 @@ def test_a_client_whose_release_cannot_shrink_is_told_so_in_the_same_round(
 
 @pytest.mark.parametrize("how", SHRINKS[-4:], ids=str)
 def test_all_else_of_a_chain_stays_where_it_cannot_shrink(how: dict[str, Any]) -> None:
-    asked = CompressionConfig(update=how["update"])
+    asked = Settings(update=how["update"])
 
     told = asked.without_history
 

@@ -11,11 +11,11 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
+from fedsz.core.ahead import head_start
+from fedsz.core.settings import Settings
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.differential_privacy import under_privacy
 from fedsz.flower.local_noise import LocalNoise
-from fedsz.update.ahead import head_start
-from fedsz.update.config import CompressionConfig
 from tests.eigen_fleet import model
 from tests.federation import app_of, around, record_of, to_arrays
 
@@ -208,7 +208,7 @@ def test_what_a_mod_clips_and_noises_is_all_that_anybody_learns(policy: str) -> 
 
 
 def test_a_chain_keeps_the_feedback_that_it_names_and_begins_with_the_model() -> None:
-    named = CompressionConfig(update="feedback>topk", ahead=True)
+    named = Settings(update="feedback>topk", ahead=True)
     asks = RecordDict({"config": ConfigRecord({"clipping_norm": C})})
     assert named.begins_ahead
 

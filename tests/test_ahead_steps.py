@@ -9,9 +9,9 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg
 
+from fedsz.core.ahead import is_step
+from fedsz.core.reference import Reference
 from fedsz.flower import FedSZGrid, LocalGrid
-from fedsz.update.ahead import is_step
-from fedsz.update.reference import Reference
 from tests.eigen_fleet import model
 from tests.federation import app_of, around, record_of, to_arrays
 

@@ -27,8 +27,8 @@ from fedsz.control.auto import (
 )
 from fedsz.control.learned import HELD, PATIENCE
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.update.ahead import ALIKE, WIDER, not_ahead
-from fedsz.update.config import CompressionConfig
+from fedsz.core.ahead import ALIKE, WIDER, not_ahead
+from fedsz.core.settings import Settings
 from tests.policies import client, decide, row
 
 UP = ALLOWED[2][1]  # of the tolerance that is the default
@@ -145,8 +145,8 @@ def test_bounds_do_not_grow_where_nobody_knows_what_a_model_gains() -> None:
 
 
 def test_auto_has_clients_begin_ahead_and_uniform_shrink_in_long_runs() -> None:
-    def told(codec: str, rounds: int = SHORT) -> CompressionConfig:
-        return decide("auto", learning(rounds), base=CompressionConfig(codec=codec)).config
+    def told(codec: str, rounds: int = SHORT) -> Settings:
+        return decide("auto", learning(rounds), base=Settings(codec=codec)).config
 
     assert told("uniform").begins_ahead
     assert told("uniform", SHORT - 1).codec == "uniform"

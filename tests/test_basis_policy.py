@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fedsz.control.policy import Controller
+from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
 from fedsz.methods import Bounded, Eigen, Feedback, parts_of
-from fedsz.update.config import CompressionConfig
 from tests.policies import decide, row
 from tests.test_auto_policy import learning
 
@@ -35,7 +35,7 @@ def test_auto_tightens_what_the_basis_takes() -> None:
 
 
 def test_a_decay_goes_into_the_chain() -> None:
-    base = CompressionConfig(update="delta+ef", decay=0.5, error_bound="step:1", downlink="step:1")
+    base = Settings(update="delta+ef", decay=0.5, error_bound="step:1", downlink="step:1")
 
     decided = Controller("basis", base, tolerance=0.5, rounds=None).decided()
 
@@ -44,7 +44,7 @@ def test_a_decay_goes_into_the_chain() -> None:
 
 @pytest.mark.parametrize("codec", ["raw", "zlib", "zfp:precision=12"])
 def test_codecs_that_keep_no_bound_are_refused(codec: str) -> None:
-    base = CompressionConfig(codec=codec)
+    base = Settings(codec=codec)
     with pytest.raises(ConfigError, match=f"basis needs a codec that keeps a bound; got {codec}"):
         Controller("auto+basis", base, tolerance=0.5, rounds=None)
 
@@ -60,15 +60,13 @@ def test_rules_in_an_order_that_means_nothing_are_refused_before_any_round(polic
     [("delta", "step:1", "basis needs update delta"), ("delta+ef", "exact", "got exact")],
 )
 def test_what_has_no_basis_is_refused(update: str, downlink: str, told: str) -> None:
-    base = CompressionConfig(update=update, error_bound="step:1", downlink=downlink)
+    base = Settings(update=update, error_bound="step:1", downlink=downlink)
     with pytest.raises(ConfigError, match=told):
         Controller("basis", base, tolerance=0.5, rounds=None)
 
 
 def test_factors_of_layers_are_left_out_in_words() -> None:
-    base = CompressionConfig(
-        update="delta+ef", error_bound="step:1", downlink="step:1", factors={"a": 2.0}
-    )
+    base = Settings(update="delta+ef", error_bound="step:1", downlink="step:1", factors={"a": 2.0})
 
     decided = Controller("basis", base, tolerance=0.5, rounds=None).decided()
 

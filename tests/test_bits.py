@@ -15,11 +15,11 @@ import fedsz
 from fedsz import codecs
 from fedsz.arrays import DTYPE_IDS, DTYPES
 from fedsz.codecs import _stream
+from fedsz.core import bit_difference as bits
+from fedsz.core.reference import Reference
 from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.stream import BITS, Part, Tensor, write
 from fedsz.stream.format import DIFFERENCES
-from fedsz.update import bit_difference as bits
-from fedsz.update.reference import Reference
 from tests.golden.make import FOLDER, is_float, rest_after
 from tests.strategies import KIND, arrays, bits_of, finite, seeds, specials, state_dicts
 from tests.test_stream import forge, set_at

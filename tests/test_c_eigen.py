@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 import fedsz
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.decode import decompress
+from fedsz.core.encode import compress_measured
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
+from fedsz.core.step import energies, root_mean_square, scales_of_step
 from fedsz.errors import ConfigError, CorruptStream, FedszError, ReferenceMismatch
 from fedsz.methods import History, parse
 from fedsz.stream import Reader
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
-from fedsz.update.reference import Reference
-from fedsz.update.step import energies, root_mean_square, scales_of_step
 from tests import c_library
 from tests.c_library import Chain, Library, NoRoom, moved
 from tests.eigen_fleet import model, stepped, ways
@@ -83,7 +83,7 @@ def shrinking(text: str, share: float) -> str:
 def test_rounds_with_feedback_are_pythons(library: Library, dtype: Any, text: str) -> None:
     models = ways(model(dtype))
     now = grown(models)
-    kept, config = {}, CompressionConfig(threshold=0, lossless="raw")
+    kept, config = {}, Settings(threshold=0, lossless="raw")
     residual: State = {}
     for round_ in range(3):
         update = stepped(now.arrays, 10 + round_)
@@ -124,7 +124,7 @@ def test_bounds_of_large_steps_are_pythons(library: Library, dtype: Any) -> None
     update = {name: moved(x, 1e-2, 3) for name, x in base.arrays.items()}
     update["v"] = moved(base.arrays["v"], 1e-4 if np.dtype(dtype).itemsize > 2 else 0.0, 4)
     update["ugly"][:] = np.nan
-    config = CompressionConfig(threshold=0, lossless="raw")
+    config = Settings(threshold=0, lossless="raw")
     found = energies(update, base, config)
     assert found.keys() == {"w", "v"}
     encoder = ChainEncoder(parse("uniform@step:0.3"), seed=1 << 63, sender=3,
@@ -159,7 +159,7 @@ def test_values_and_other_histories_are_pythons(library: Library) -> None:
     """Without a reference, a history, or anything that has gone into it."""
     models = ways(model())
     update = stepped(models[-1].arrays, 5)
-    config = CompressionConfig(threshold=0, lossless="zlib")
+    config = Settings(threshold=0, lossless="zlib")
     for text in ("eigen>uniform@std:0.5", "uniform@0.02"):
         for own in (None, History(), grown(models).history):
             for base in (None, models[-1]):
@@ -216,7 +216,7 @@ def test_histories_are_pythons_whatever_becomes_of_tensors(library: Library) -> 
     }
     update = {name: moved(x, 0.1, 5) for name, x in fourth.arrays.items()}
     encoder = ChainEncoder(parse("eigen>uniform@std:1"), history=now.history)
-    config = CompressionConfig(threshold=0, lossless="raw")
+    config = Settings(threshold=0, lossless="raw")
     stream = compress_measured(update, config, now, encoder=encoder)[0]
 
     with library.history([m.arrays for m in models]) as history:
@@ -332,7 +332,7 @@ def test_forged_chains_are_refused_as_by_python(library: Library, seed: int) -> 
     now = CASES["chain-eigen-uniform-std-1"].reference()
     assert isinstance(now, Reference)
     encoder = ChainEncoder(parse("eigen>uniform@std:1"), seed=7, history=now.history)
-    whole = compress_measured(after(), CompressionConfig(lossless="raw"), now, encoder=encoder)[0]
+    whole = compress_measured(after(), Settings(lossless="raw"), now, encoder=encoder)[0]
     seen = set()
     with library.history([before_that(), before()]) as history:
         for _ in range(120):

@@ -16,12 +16,12 @@ import pytest
 import fedsz
 from benchmarks.c_library_size import CODE, MACHINES, Machine, configure, size_of
 from fedsz.arrays import DTYPE_IDS
+from fedsz.core.bound_encoder import UpdateEncoder
+from fedsz.core.encode import compress_measured
+from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.stream import Reader
-from fedsz.update.bound_encoder import UpdateEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.reference import Reference
 from tests.c_library import KINDS
 from tests.portable import CMAKE, FLOATS, ROOT, special
 from tests.strategies import LAYER, finite
@@ -64,7 +64,7 @@ class Case(NamedTuple):
 
     def by_python(self) -> tuple[bytes, bytes]:
         """The stream, and what it leaves out."""
-        config = CompressionConfig.of(
+        config = Settings.of(
             self.bound, codec=f"uniform:effort={self.effort}", lossless="raw", threshold=0
         )
         state = {"weight": self.x}

@@ -16,6 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedsz
+from fedsz.core.bound_encoder import UpdateEncoder
+from fedsz.core.encode import compress_measured
+from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.errors import (
     ChecksumMismatch,
     CodecUnavailable,
@@ -26,11 +31,6 @@ from fedsz.errors import (
     ReferenceMismatch,
 )
 from fedsz.stream import Limits, Reader
-from fedsz.update.bound_encoder import UpdateEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.reference import Reference
 from tests import c_library, fuzz
 from tests.c_library import Library, NoRoom, Tensor, layers, moved
 from tests.golden.make import (
@@ -152,7 +152,7 @@ def test_differences_and_feedback_are_pythons(
     ):
         assert sent is not None
         codec = f"uniform:shrink={shrink}"
-        config = CompressionConfig.of(error_bound, codec=codec, lossless="raw", threshold=0)
+        config = Settings.of(error_bound, codec=codec, lossless="raw", threshold=0)
         encoder = UpdateEncoder(ErrorFeedback(new, residual, decay=weight), config, sent)
         expected = compress_measured(new, config, sent if differs else None, encoder=encoder)[0]
         left: dict[str, np.ndarray] = {}

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import fedsz
+from fedsz.core.reference import Reference
 from fedsz.errors import FedszError
 from fedsz.stream import Limits
 from fedsz.stream.format import PREFIX
-from fedsz.update.reference import Reference
 from tests import c_library
 from tests.c_library import Library, layers, moved
 from tests.golden.make import CASES, FOLDER

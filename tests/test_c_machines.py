@@ -21,14 +21,14 @@ import numpy as np
 import pytest
 
 import fedsz
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.encode import compress_measured
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
+from fedsz.core.step import energies, scales_of_step
 from fedsz.errors import CodecUnavailable, FedszError
 from fedsz.methods import parse
 from fedsz.stream import Limits, Reader, Tensor
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
-from fedsz.update.step import energies, scales_of_step
 from tests import c_library, fuzz
 from tests.c_library import ERRORS, Library
 from tests.golden.make import CASES, FOLDER, before_that
@@ -143,7 +143,7 @@ class Stream(NamedTuple):
         """The model before, as that program writes it again: twice, with what was left out."""
         assert self.model
         assert self.before
-        config, kept, blob = CompressionConfig(lossless="raw"), dict[str, np.ndarray](), b""
+        config, kept, blob = Settings(lossless="raw"), dict[str, np.ndarray](), b""
         scales = scales_of_step(energies(self.before.arrays, self.model, config))
         assert scales.keys() == self.before.arrays.keys()
         for _ in range(2):

@@ -17,6 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 import fedsz
 from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord
+from fedsz.core.protocol import Instructions
+from fedsz.core.settings import Settings
 from fedsz.errors import CorruptStream, LimitExceeded, LinkError
 from fedsz.flower import FedSZMod, LocalGrid, make_client_app
 from fedsz.flower.records import KEY, sealed
@@ -41,8 +43,6 @@ from fedsz.transport.frames import (
     frames,
     pack,
 )
-from fedsz.update.config import CompressionConfig
-from fedsz.update.instructions import Instructions
 from tests.fleets import federated, shares
 from tests.links import LONG, reasons, waiting_app
 from tests.session_links import Door, encoded
@@ -80,9 +80,7 @@ def test_a_server_that_asks_for_more_is_refused(
 
 def received(mod: FedSZMod, records: dict[str, ArrayRecord], **told: str) -> Message:
     """What a client replies that a hostile server sends sealed records."""
-    content = RecordDict(
-        {**records, KEY: ConfigRecord(Instructions(CompressionConfig()).written())}
-    )
+    content = RecordDict({**records, KEY: ConfigRecord(Instructions(Settings()).written())})
     if told:
         content["config"] = ConfigRecord({**_told(RunConfig(**told)), "server-round": 1})
     message = Message(content, dst_node_id=1, message_type="train")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
+from fedsz.core.protocol import Instructions
 from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
 from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import KEY
-from fedsz.update.instructions import Instructions
 from tests.federation import Watched, app_of, initial, moved, record_of, run, to_arrays
 from tests.test_hostile_replies import CLIENTS, REFUSED, Hostile
 

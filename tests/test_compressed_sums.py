@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 from fedsz.arrays import Layout
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.encode import compress_measured
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.errors import CorruptStream, RefusedReply
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
@@ -19,10 +23,6 @@ from fedsz.methods.payload import write
 from fedsz.stream import CHAIN_DIFFERENCE, Chain, Tensor
 from fedsz.stream import Part as Payload
 from fedsz.stream import write as write_stream
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
 from tests.federation import to_arrays
 
 SHAPE = (60, 70)
@@ -49,7 +49,7 @@ def step(client: int) -> np.ndarray:
 def reply(client: int, chain: str, *, round_: int = 4) -> ReceivedUpdate:
     after = {"fc.weight": BASE["fc.weight"] + step(client)}
     encoder = ChainEncoder(parse(chain), seed=3, round=round_, sender=client)
-    config = CompressionConfig.of(1e-2, threshold=0)
+    config = Settings.of(1e-2, threshold=0)
     return received(compress_measured(after, config, Reference(BASE), encoder=encoder)[0])
 
 

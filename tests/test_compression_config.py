@@ -14,23 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsz.bounds import KINDS, ErrorBound
+from fedsz.core.partition import RULES
+from fedsz.core.protocol import Instructions
+from fedsz.core.settings import DEFAULT, DELTA, EXACT, UPDATES, WEIGHTS, Settings
 from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.experiments.scheme import Scheme, parse
 from fedsz.training.options import RunConfig
-from fedsz.update.config import DEFAULT, DELTA, EXACT, UPDATES, WEIGHTS, CompressionConfig
-from fedsz.update.instructions import Instructions
-from fedsz.update.partition import RULES
 
 numbers = st.floats(1e-300, 1.0, exclude_max=True)
 bounds = st.builds(ErrorBound, st.sampled_from(KINDS), numbers)
 texts = st.builds(str, bounds)
 
 
-def legal(**fields: Any) -> CompressionConfig:
+def legal(**fields: Any) -> Settings:
     """Weights are no step, and so have no bound of one."""
     if fields["update"] == WEIGHTS and fields["error_bound"].startswith("step:"):
         fields["update"] = DELTA
-    return CompressionConfig(**fields)
+    return Settings(**fields)
 
 
 configs = st.builds(
@@ -54,15 +54,15 @@ def test_a_bound_is_read_as_it_was_written(bound: ErrorBound) -> None:
 
 def test_a_bound_does_not_grow_on_its_way() -> None:
     bound = ErrorBound.rel(0.0123456789)
-    told = ConfigRecord(Instructions(CompressionConfig.of(bound)).written())
+    told = ConfigRecord(Instructions(Settings.of(bound)).written())
 
     assert told["error-bound"] == "0.0123456789"
     assert Instructions.read(told).config.bound == bound
 
 
 @given(config=configs)
-def test_json_and_messages_keep_all_of_it(config: CompressionConfig) -> None:
-    assert msgspec.json.decode(msgspec.json.encode(config), type=CompressionConfig) == config
+def test_json_and_messages_keep_all_of_it(config: Settings) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(config), type=Settings) == config
     told = ConfigRecord(Instructions(config, turn=3).written())
     try:
         read = Instructions.read(told).config
@@ -72,7 +72,7 @@ def test_json_and_messages_keep_all_of_it(config: CompressionConfig) -> None:
 
 
 @given(config=configs)
-def test_options_keep_all_that_an_option_can_say(config: CompressionConfig) -> None:
+def test_options_keep_all_that_an_option_can_say(config: Settings) -> None:
     said = {name: getattr(config, name) for name in msgspec.structs.asdict(config)}
     del said["factors"]
     run = RunConfig(**said)
@@ -82,7 +82,7 @@ def test_options_keep_all_that_an_option_can_say(config: CompressionConfig) -> N
 
 
 @given(config=configs)
-def test_a_scheme_is_read_as_it_was_written(config: CompressionConfig) -> None:
+def test_a_scheme_is_read_as_it_was_written(config: Settings) -> None:
     if config.codec == "raw":
         config = DEFAULT.replace(update="weights", codec="raw")
     scheme = Scheme.of_config(config)
@@ -94,9 +94,9 @@ def test_a_scheme_is_read_as_it_was_written(config: CompressionConfig) -> None:
 
 
 def test_equal_choices_are_equal() -> None:
-    one = CompressionConfig(error_bound="1e-2", codec="uniform:effort=5", downlink="std:1.0")
+    one = Settings(error_bound="1e-2", codec="uniform:effort=5", downlink="std:1.0")
 
-    assert one == CompressionConfig(downlink="std:1")
+    assert one == Settings(downlink="std:1")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_equal_choices_are_equal() -> None:
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        CompressionConfig(**wrong)
+        Settings(**wrong)
 
 
 def test_a_file_may_name_a_codec_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_file_may_name_a_codec_that_is_not_here(monkeypatch: pytest.MonkeyPatc
     import fedsz
 
     monkeypatch.setattr(type(fedsz.codecs.get("zfp")), "library", "zfpy_that_is_not_there")
-    config = msgspec.json.decode(b'{"codec": "zfp"}', type=CompressionConfig)
+    config = msgspec.json.decode(b'{"codec": "zfp"}', type=Settings)
 
     with pytest.raises(CodecUnavailable, match="zfpy_that_is_not_there"):
         config.require()

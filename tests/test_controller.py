@@ -15,11 +15,11 @@ from flwr.serverapp.strategy import FedAvg
 from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
 from fedsz.control.tally import EvaluationMetrics
+from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
 from fedsz.flower import AdmissionRules, FedSZGrid, StreamingFedAvg
 from fedsz.flower.deadline import Deadlines
 from fedsz.flower.records import KEY, to_array
-from fedsz.update.config import CompressionConfig
 from tests.federation import CLIENTS, Watched, app_of, grid_of, initial, moved, record_of
 
 ROUNDS = 5
@@ -165,7 +165,7 @@ def test_a_model_that_became_nan_ends_no_run() -> None:
 
 
 def test_a_server_that_ends_its_rounds_keeps_nothing_of_them() -> None:
-    base = CompressionConfig()
+    base = Settings()
     controller = Controller("fixed", base, tolerance=0.5, rounds=ROUNDS)
     grid = FedSZGrid.controlled(grid_of(app_of()), controller, AdmissionRules(), Deadlines())
     kept = []

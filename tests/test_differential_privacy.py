@@ -21,6 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsz.codecs import CODECS
+from fedsz.core.clipping import scaled_step
+from fedsz.core.protocol import Instructions
+from fedsz.core.settings import Settings
 from fedsz.errors import RefusedReply
 from fedsz.flower import (
     AdmissionRules,
@@ -35,9 +38,6 @@ from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import KEY
-from fedsz.update.clipping import scaled_step
-from fedsz.update.config import CompressionConfig
-from fedsz.update.instructions import Instructions
 from tests.federation import Watched, record_of, to_arrays
 
 Model = dict[str, np.ndarray]
@@ -240,7 +240,7 @@ def test_the_norm_takes_the_place_of_other_limits() -> None:
 
 def test_nothing_is_fed_back() -> None:
     """It would be clipped off again. A chain keeps its own feedback, and a bound that was named."""
-    told: list[CompressionConfig] = []
+    told: list[Settings] = []
     ways: list[dict[str, str]] = [{}, {"policy": "auto+basis"}]
     ways += [{"error_bound": "step:2"}, {"update": "feedback>topk"}]
     for way in ways:

@@ -14,13 +14,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 import fedsz
+from fedsz.core.broadcast import FIRST_BOUND, Broadcast
+from fedsz.core.grid import UNTRAINED
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.records import to_array
-from fedsz.update.broadcast import FIRST_BOUND, Broadcast
-from fedsz.update.config import CompressionConfig
-from fedsz.update.lattice import UNTRAINED
-from fedsz.update.reference import Reference
 from tests.federation import (
     CLIENTS,
     app_of,
@@ -34,7 +34,7 @@ from tests.federation import (
 )
 
 COARSE = "std:1"
-CONFIG = CompressionConfig()
+CONFIG = Settings()
 
 
 def walk(rounds: int, seed: int = 0) -> list[dict[str, np.ndarray]]:

@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 
 from fedsz.arrays import Layout
 from fedsz.codecs import _eigen
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.decode import decompress
+from fedsz.core.encode import compress_measured
+from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError, ReferenceMismatch
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
@@ -19,10 +23,6 @@ from fedsz.flower.records import sealed
 from fedsz.methods import Eigen, History, parse
 from fedsz.methods.eigen import axes_of
 from fedsz.spec_strings import settings_of
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
 from tests.eigen_fleet import SHAPES, model, stepped, ways
 from tests.federation import to_arrays
 from tests.strategies import weights
@@ -36,7 +36,7 @@ def test_a_basis_costs_no_bytes_and_makes_a_step_small(dtype: Any) -> None:
 
     def coded(chain: str) -> tuple[int, float]:
         encoder = ChainEncoder(parse(chain), sent=now, history=now.history)
-        config = CompressionConfig(threshold=0)
+        config = Settings(threshold=0)
         blob, _ = compress_measured(update, config, now, encoder=encoder)
         decoded = decompress(blob, reference=now, as_numpy=True)
         assert all(decoded[name].dtype == x.dtype for name, x in update.items())
@@ -128,7 +128,7 @@ def test_a_stream_in_another_basis_is_refused_before_it_is_decoded() -> None:
     own = third.with_history(History().beyond(first, second).beyond(second, third))
     others = [third, third.with_history(History().beyond(second, third))]
     encoder = ChainEncoder(parse("eigen>uniform@std:1"), history=own.history)
-    config = CompressionConfig(threshold=0)
+    config = Settings(threshold=0)
     blob, _ = compress_measured(stepped(own.arrays, 9), config, own, encoder=encoder)
 
     decompress(blob, reference=own)
@@ -162,7 +162,7 @@ def test_only_streams_say_which_history_they_are_of() -> None:
     assert not settings_of(Eigen())
     for update in (text, f"feedback>{text}", f"matrix?{text}|sign"):
         with pytest.raises(ConfigError, match="'eigen' has no setting 'of'"):
-            CompressionConfig(update=update)
+            Settings(update=update)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_basis_is_of_the_tensor_itself() -> None:
         with pytest.raises(ConfigError, match="must be the first of its chain"):
             parse(chain)
     with pytest.raises(ConfigError, match="a downlink has no eigen"):
-        CompressionConfig(downlink="difference>eigen>sign")
+        Settings(downlink="difference>eigen>sign")
 
 
 def test_sums_in_a_basis_are_those_of_decoded_replies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_sums_in_a_basis_are_those_of_decoded_replies(monkeypatch: pytest.Monkey
     first, second, third = ways(model())
     shared = third.with_history(History().beyond(first, second).beyond(second, third))
     own = third.with_history(History().beyond(second, third))
-    mean, decoded, config = Mean(), [], CompressionConfig(threshold=0)
+    mean, decoded, config = Mean(), [], Settings(threshold=0)
     for client, known in enumerate((shared, shared, own)):
         encoder = ChainEncoder(parse("eigen>uniform@std:1"), history=known.history)
         update = stepped(third.arrays, 20 + client)
@@ -227,7 +227,7 @@ def test_a_client_turns_an_update_back_once(monkeypatch: pytest.MonkeyPatch) -> 
         Eigen, "decode", lambda part, *of: turned.append(of[1].spec.shape) or decode(part, *of)
     )
     encoder = ChainEncoder(parse("feedback>eigen>uniform@std:1"), sent=now, history=now.history)
-    config = CompressionConfig(threshold=0)
+    config = Settings(threshold=0)
     blob, _ = compress_measured(stepped(now.arrays, 7), config, now, encoder=encoder)
     monkeypatch.undo()
 

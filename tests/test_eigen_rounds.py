@@ -12,12 +12,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from fedsz import methods
+from fedsz.core import broadcast_histories, settings
+from fedsz.core.broadcast import Broadcast
+from fedsz.core.settings import Settings
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid
 from fedsz.flower.records import to_array
 from fedsz.methods import Eigen
-from fedsz.update import broadcast_histories, config
-from fedsz.update.broadcast import Broadcast
-from fedsz.update.config import CompressionConfig
 from tests.eigen_fleet import CHAIN, NATURAL, Fleet, chains_of, model, stepped, ways
 from tests.federation import around, record_of, to_arrays
 
@@ -71,7 +71,7 @@ def test_who_lost_its_history_codes_without_and_begins_another() -> None:
 
 def test_a_history_that_began_anew_goes_on_with_the_next_round() -> None:
     first, second, third, fourth = ways(model(), 3)
-    broadcast = Broadcast(CompressionConfig(update=CHAIN, downlink="step:0.1", threshold=0))
+    broadcast = Broadcast(Settings(update=CHAIN, downlink="step:0.1", threshold=0))
     for reference in (first, second, third):
         broadcast.put(reference.arrays, reference=True)
     begun = broadcast.history(broadcast.steps[0].digest, b"")
@@ -152,7 +152,7 @@ def test_the_order_in_which_clients_are_asked_changes_no_history(
 
 def test_a_broadcast_that_moves_nothing_shows_nothing() -> None:
     """Clients that hold its model are sent nothing, and so count no broadcast."""
-    how = CompressionConfig(update=CHAIN, downlink="abs:1e-3", threshold=0)
+    how = Settings(update=CHAIN, downlink="abs:1e-3", threshold=0)
     broadcast = Broadcast(how, feedback=False)
     first, second = ways(model(), 1)
     for arrays in (first.arrays, second.arrays):
@@ -173,12 +173,12 @@ def earlier_release(client: int) -> Iterator[None]:
     known = methods.METHODS
     if client == 2:
         methods.METHODS = tuple(m for m in known if m.name != Eigen.name)  # type: ignore[misc]
-    config._meant.cache_clear()
+    settings._meant.cache_clear()
     try:
         yield
     finally:
         methods.METHODS = known  # type: ignore[misc]
-        config._meant.cache_clear()
+        settings._meant.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -225,16 +225,14 @@ def test_a_client_without_the_method_answers_what_was_pushed(
 
 
 def test_what_releases_without_the_method_are_told_they_all_know() -> None:
-    asked = CompressionConfig(
-        update="feedback:decay=0.9>eigen>uniform:effort=9@step:2", codec="szx"
-    )
+    asked = Settings(update="feedback:decay=0.9>eigen>uniform:effort=9@step:2", codec="szx")
     told = asked.without_history
 
     assert (told.update, told.error_bound, told.decay) == ("delta+ef", "step:2", 0.9)
     assert told.codec == "uniform:effort=9"
     assert told.without_history is told
     for nothing_else in ("eigen", "feedback>eigen", "matrix?eigen|sign"):
-        told = CompressionConfig(update=nothing_else).without_history
+        told = Settings(update=nothing_else).without_history
         assert (told.update, told.codec) == ("delta", told.lossless)
 
 
@@ -317,7 +315,7 @@ def test_histories_begin_anew_for_the_models_that_most_clients_hold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(broadcast_histories, "MOST_RESTARTS", 2)
-    broadcast = Broadcast(CompressionConfig(update=CHAIN, downlink="step:0.5", threshold=0))
+    broadcast = Broadcast(Settings(update=CHAIN, downlink="step:0.5", threshold=0))
     held = []
     for reference in ways(model(), 6):
         broadcast.put(reference.arrays, reference=True)

@@ -17,14 +17,14 @@ import fedsz
 from fedsz.arrays import Layout
 from fedsz.codecs import CODECS
 from fedsz.codecs.spread import half_ulp
+from fedsz.core.bound_encoder import UpdateEncoder
+from fedsz.core.decode import decode
+from fedsz.core.encode import compress_measured
+from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
+from fedsz.core.step import Arrival, energies
 from fedsz.stream import Reader
-from fedsz.update.bound_encoder import UpdateEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decode
-from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.reference import Reference
-from fedsz.update.step import Arrival, energies
 from tests.strategies import bits_of, finite, seeds
 
 DTYPES = [np.dtype(x) for x in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)]
@@ -54,7 +54,7 @@ def update(dtype: np.dtype) -> tuple[dict[str, Any], Reference, dict[str, Any]]:
 
 
 def decoded_anew(
-    meant: ErrorFeedback, state: dict[str, Any], config: CompressionConfig, sent: Reference
+    meant: ErrorFeedback, state: dict[str, Any], config: Settings, sent: Reference
 ) -> tuple[bytes, dict[str, Any], Arrival]:
     """What `UpdateEncoder` finds, by arrays of everything, and by decoding the stream."""
     base = sent if config.sends_differences else None
@@ -71,7 +71,7 @@ def check(
     state: dict[str, Any],
     sent: Reference,
     residual: dict[str, Any],
-    config: CompressionConfig,
+    config: Settings,
     *,
     same_bytes: bool = True,
     measured: bool = True,
@@ -106,7 +106,7 @@ def test_the_residual_is_that_of_the_decoded_stream(
         pytest.skip("weights have no step")
     state, sent, residual = update(dtype)
 
-    config = CompressionConfig(error_bound=bound, update=sends, decay=0.9)
+    config = Settings(error_bound=bound, update=sends, decay=0.9)
 
     check(state, sent, residual, config)
     check(state, sent, {}, config)
@@ -119,7 +119,7 @@ def test_every_codec(dtype: np.dtype, codec: str) -> None:
     state, sent, residual = update(dtype)
 
     # sz2 leaves bytes of its payload unset now and then, which mean nothing.
-    config = CompressionConfig(error_bound="1e-2", codec=codec)
+    config = Settings(error_bound="1e-2", codec=codec)
     encoder = check(state, sent, residual, config, same_bytes=codec != "sz2")
 
     assert encoder.arrived.tensors == 2
@@ -137,7 +137,7 @@ def test_what_is_not_finite(dtype: np.dtype, bad: float, side: str) -> None:
     sent = Reference(where) if side == "sent" else sent
 
     for bound in ("std:2", "1e-2", "step:1"):
-        encoder = check(state, sent, residual, CompressionConfig(error_bound=bound))
+        encoder = check(state, sent, residual, Settings(error_bound=bound))
         assert side == "sent" or "fc.weight" not in encoder.left
         assert np.isfinite(encoder.steps["fc.weight"]) == (side == "residual")
 
@@ -153,7 +153,7 @@ def test_huge_and_tiny_ranges(dtype: np.dtype, scale: float) -> None:
     )
 
     for bound in ("std:2", "1e-2"):  # whose squares are beyond float32
-        config = CompressionConfig(error_bound=bound)
+        config = Settings(error_bound=bound)
         check(state, Reference(base), residual, config, measured=False)
 
 
@@ -161,15 +161,15 @@ def test_what_did_not_move_leaves_its_residual_within_the_bound() -> None:
     state, _, residual = update(DTYPES[0])
 
     for bound in BOUNDS:
-        check(state, Reference(state), residual, CompressionConfig(error_bound=bound))
-        check(state, Reference(state), {}, CompressionConfig(error_bound=bound))
+        check(state, Reference(state), residual, Settings(error_bound=bound))
+        check(state, Reference(state), {}, Settings(error_bound=bound))
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 def test_a_bound_by_the_deviation_is_of_the_step_whatever_the_residual(dtype: np.dtype) -> None:
     """To the bit: a step has one deviation, however many rounds a client has taken part in."""
     state, sent, residual = update(dtype)
-    config = CompressionConfig(error_bound="std:2")
+    config = Settings(error_bound="std:2")
 
     def stated(residual: dict[str, Any]) -> dict[tuple[int, ...], float | None]:
         encoder = UpdateEncoder(ErrorFeedback(state, residual), config, sent)

@@ -10,18 +10,18 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg
 
 import fedsz
+from fedsz.core import client
+from fedsz.core.ahead import ALIKE
+from fedsz.core.client import coded_update
+from fedsz.core.protocol import Instructions
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.records import KEY
 from fedsz.stream import Reader
-from fedsz.update import client_update
-from fedsz.update.ahead import ALIKE
-from fedsz.update.client_update import coded_update
-from fedsz.update.config import CompressionConfig
-from fedsz.update.instructions import Instructions
-from fedsz.update.reference import Reference
 from tests.federation import app_of, around, record_of, to_arrays
 
-AHEAD = CompressionConfig(
+AHEAD = Settings(
     update="delta+ef", error_bound="step:2", ahead=True, threshold=0, rule="parameters"
 )
 EIGEN = "feedback>eigen>uniform:shrink=0.25@step:2"
@@ -32,7 +32,7 @@ Arrays = dict[str, np.ndarray]
 
 @pytest.fixture(autouse=True)
 def _first_in_its_process() -> None:
-    client_update._warn_without_memory.cache_clear()
+    client._warn_without_memory.cache_clear()
 
 
 class Kept:
@@ -53,7 +53,7 @@ class Kept:
         self.left = residual
 
 
-def worst_error(how: CompressionConfig, left: Arrays, *, replied: bool) -> float:
+def worst_error(how: Settings, left: Arrays, *, replied: bool) -> float:
     """The largest error of a reply, in root mean squares of its step."""
     step = np.random.default_rng(1).normal(size=MODEL["fc.weight"].shape).astype(np.float32)
     meant = {"fc.weight": MODEL["fc.weight"] + step}

@@ -10,6 +10,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, FedTrimmedAvg, Krum, MultiKrum
 
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.errors import CorruptStream, FedszError
 from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
 from fedsz.flower.admission_rules import AdmissionRules
@@ -22,8 +24,6 @@ from fedsz.flower.refusal import Refusal
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.stream import Reader
 from fedsz.training.events import from_json, to_json
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
 from tests.federation import app_of, bound_of, initial, moved, record_of, run, seal, to_arrays
 from tests.test_mean import BASES, KNOWN, LOSSY, damaged, model
 
@@ -87,7 +87,7 @@ def metrics(**changes: Any) -> Attack:
 
 
 def sealed_by(codec: str) -> Attack:
-    return sending(lambda _: seal(moved(initial(), 1), CompressionConfig.of(1e-2, codec=codec)))
+    return sending(lambda _: seal(moved(initial(), 1), Settings.of(1e-2, codec=codec)))
 
 
 @sending
@@ -95,7 +95,7 @@ def half_damaged(_: ArrayRecord) -> ArrayRecord:
     """The first tensor is valid and huge, the second does not decode."""
     arrays = {name: x * np.float32(1e30) if x.ndim == 2 else x for name, x in initial().items()}
     arrays["half.weight"] = initial()["half.weight"]
-    whole = seal(arrays, CompressionConfig.of(1e-2))
+    whole = seal(arrays, Settings.of(1e-2))
     for where in np.linspace(0, 0.99, 50):
         record = damaged(whole, 1, float(where))
         try:
@@ -318,7 +318,7 @@ def bits(mean: Mean) -> Any:
 @pytest.mark.parametrize("codec", LOSSY)
 def test_a_reply_refused_half_way_changes_no_bit(codec: str, base: Reference | None) -> None:
     """Of every codec and dtype, with damage in every payload and at several places of it."""
-    config = CompressionConfig.of(1e-2, codec=codec)
+    config = Settings.of(1e-2, codec=codec)
 
     def mean_of(clients: int) -> Mean:
         mean = Mean()

@@ -16,6 +16,13 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedsz.core.client import received
+from fedsz.core.decode import decompress
+from fedsz.core.encode import compress
+from fedsz.core.protocol import Instructions
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
+from fedsz.core.shift import Shift, digest_of, shift_after
 from fedsz.errors import ConfigError, ReferenceMismatch
 from fedsz.flower import FedSZMod, LocalGrid
 from fedsz.flower.client_state import ClientState
@@ -27,17 +34,10 @@ from fedsz.methods.base import dense
 from fedsz.methods.payload import write
 from fedsz.methods.state import by_tensor, flat, misfit, path_of
 from fedsz.stream import CHAINED, Limits, Reader
-from fedsz.update.client_update import received
-from fedsz.update.compress import compress
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
-from fedsz.update.instructions import Instructions
-from fedsz.update.reference import Reference
-from fedsz.update.shift import Shift, digest_of, shift_after
 from tests.federation import record_of
 
 KEY, RUN, SENDER = "arrays", b"\7" * 16, 2
-EXACTLY = CompressionConfig(codec="raw")
+EXACTLY = Settings(codec="raw")
 SHAPES = {"fc.weight": (40, 50), "fc.bias": (1500,)}
 
 AROUND = (
@@ -60,7 +60,7 @@ CHAINS = [">".join(filter(None, pair)) for pair in PAIRS]
 def keeps(text: str) -> bool:
     """Say whether a client takes a chain, and keeps anything of it."""
     try:
-        return CompressionConfig(update=text).keeps_state
+        return Settings(update=text).keeps_state
     except ConfigError:
         return False
 
@@ -96,7 +96,7 @@ class Client:
     """
 
     def __init__(self, update: str, dtype: Any = np.float32) -> None:
-        self.config, self.dtype = CompressionConfig(update=update, threshold=0), np.dtype(dtype)
+        self.config, self.dtype = Settings(update=update, threshold=0), np.dtype(dtype)
         self.context = Context(1, SENDER, {}, RecordDict(), {})
         LocalGrid(ClientApp(), [])  # who sends messages
         self.shift: Shift = {}

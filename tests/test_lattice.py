@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz.codecs import Uniform
 from fedsz.codecs.uniform import DTYPE_IDS
-from fedsz.update.broadcast import HISTORY, Broadcast
-from fedsz.update.config import CompressionConfig
-from fedsz.update.lattice import nearest, step_below
-from fedsz.update.reference import Reference
+from fedsz.core.broadcast import HISTORY, Broadcast
+from fedsz.core.grid import nearest, step_below
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 
-CONFIG = CompressionConfig(threshold=0, downlink="step:1")
+CONFIG = Settings(threshold=0, downlink="step:1")
 BOUNDS = ("step:0.6", "step:1.5", "std:1", "1e-3", "abs:1e-4")
 DTYPES = (np.float32, np.float32, np.float16, ml_dtypes.bfloat16, np.float64)
 
@@ -64,7 +64,7 @@ def put(downlink: Broadcast, model: dict[str, np.ndarray]) -> Reference:
     return downlink.model
 
 
-def resumed(downlink: Broadcast, config: CompressionConfig) -> Broadcast:
+def resumed(downlink: Broadcast, config: Settings) -> Broadcast:
     """What goes on from the checkpoint of a broadcast."""
     again = Broadcast(config)
     again.restore(downlink.state())

@@ -11,13 +11,13 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 from fedsz.codecs import CODECS
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.errors import RefusedReply
 from fedsz.flower.mean import Mean
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import KEY, STYPE, Layout, from_array, to_record
 from fedsz.stream import Reader
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
 from tests.federation import BOUND, seal
 from tests.test_stream import forge
 
@@ -34,7 +34,7 @@ def model(client: int) -> dict[str, np.ndarray]:
 
 
 def sealed(arrays: dict[str, np.ndarray], codec: str) -> ArrayRecord:
-    return seal(arrays, CompressionConfig.of(BOUND, codec=codec))
+    return seal(arrays, Settings.of(BOUND, codec=codec))
 
 
 def damaged(record: ArrayRecord, payload: int, where: float = 0.5) -> ArrayRecord:
@@ -106,7 +106,7 @@ def step(client: int, base: Reference | None, codec: str = "uniform") -> ArrayRe
         name: (x.astype(np.float64) + 0.01 * own).astype(x.dtype)
         for (name, x), own in zip(start.items(), tame(client).values(), strict=True)
     }
-    return seal(after, CompressionConfig.of(BOUND, codec=codec), base)
+    return seal(after, Settings.of(BOUND, codec=codec), base)
 
 
 def assert_close(mean: Mean, expected: Mean, roundings: float) -> None:
@@ -144,7 +144,7 @@ def test_many_small_steps_from_large_numbers() -> None:
     for weight in range(1, 41):
         after = {"weight": base.arrays["weight"] + rng.normal(size=(50, 60)).astype(np.float32)}
         reply = ReceivedUpdate(
-            seal(after, CompressionConfig.of("abs:1e-2"), base), references={base.digest: base}
+            seal(after, Settings.of("abs:1e-2"), base), references={base.digest: base}
         )
         exact = dict(reply)["weight"].astype(np.float64)
         steps.append(weight * (exact - base.arrays["weight"]))
@@ -189,7 +189,7 @@ def test_a_mean_beyond_its_dtype_is_the_end_of_its_range() -> None:
     assert ends["byte"].tolist() == [255] * 3
     low, high, held = ({"weight": np.full((70, 50), x, np.float16)} for x in (-6e4, 6e4, 100))
     known = Reference(held)
-    (array,) = seal(high, CompressionConfig.of("abs:1"), Reference(low)).values()
+    (array,) = seal(high, Settings.of("abs:1"), Reference(low)).values()
     stream = forge(array.data, reference=known.digest)
     record = ArrayRecord({KEY: Array("uint8", (len(stream),), STYPE, stream)})
     claimed.add(ReceivedUpdate(record, references={known.digest: known}, sent=held), 1.0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fedsz
+from fedsz.core import chained
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded
 from fedsz.methods import Shared, TensorSpec, parse, planes
 from fedsz.methods.base import MANY, Kind, counted
@@ -16,7 +17,6 @@ from fedsz.methods.planes import DOUBLE, FIXED, GAPS, SINGLE, pack, unpack
 from fedsz.methods.random_k import run, subset
 from fedsz.stream import CHAIN, MOST_CHAINS, Chain, Part, Tensor
 from fedsz.stream import write as write_stream
-from fedsz.update import chained
 from tests.hostile_headers import sealed_header
 from tests.test_methods_laws import PAIRS, WRITTEN
 

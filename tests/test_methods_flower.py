@@ -11,14 +11,14 @@ from flwr.serverapp.strategy import FedAvg
 
 import fedsz
 from fedsz.arrays import Layout
+from fedsz.core.lossy import CodedTensor
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.errors import RefusedReply
 from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
 from fedsz.methods import Sparse
-from fedsz.update.config import CompressionConfig
-from fedsz.update.lossy import CodedTensor
-from fedsz.update.reference import Reference
 from tests.federation import app_of, record_of, to_arrays
 from tests.test_shifts import CLIENTS, SHAPE, STEP, distance, target
 
@@ -107,7 +107,7 @@ def test_a_biased_chain_without_feedback_gives_one_warning(flower_log: list[str]
 
 @pytest.mark.parametrize(("method", "keeps"), [("topk", False), ("feedback>topk", True)])
 def test_the_spellings_of_before_mean_what_they_did(method: str, keeps: bool) -> None:
-    config = CompressionConfig(update=f"delta>{method}")
+    config = Settings(update=f"delta>{method}")
 
     assert (config.sends_differences, config.keeps_state) == (True, keeps)
-    assert config == CompressionConfig(update=method)
+    assert config == Settings(update=method)

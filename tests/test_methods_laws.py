@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from fedsz import methods
+from fedsz.core.reference import Reference
 from fedsz.errors import CodecError, ConfigError, CorruptStream
 from fedsz.methods import METHODS, History, Shared, TensorSpec, Transform, parse, parts_of
 from fedsz.methods.base import Part, dense
@@ -23,7 +24,6 @@ from fedsz.methods.combinators import Chain
 from fedsz.methods.compressed_sum import CompressedSum
 from fedsz.methods.payload import read, write
 from fedsz.methods.threshold import Estimate
-from fedsz.update.reference import Reference
 from tests.strategies import weights
 
 # Settings beside the defaults, by name of the method.

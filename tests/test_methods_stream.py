@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import fedsz
+from fedsz.core.chained import ChainDecoder, ChainEncoder
+from fedsz.core.encode import compress_measured
+from fedsz.core.lossless import Entry
+from fedsz.core.settings import Settings
 from fedsz.errors import (
     ConfigError,
     CorruptStream,
@@ -29,10 +33,6 @@ from fedsz.methods.top_k import TopK
 from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, Part, Reader, Tensor
 from fedsz.stream import Chain as Record
 from fedsz.stream import write as write_stream
-from fedsz.update.chained import ChainDecoder, ChainEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.lossless import Entry
 from tests.test_methods_laws import WRITTEN, coded, ordinary, shared_of
 
 SPEC = TensorSpec((40, 50))
@@ -280,7 +280,7 @@ def test_another_seed_decodes_something_else(text: str) -> None:
 )
 def test_what_makes_no_sense_is_refused_when_it_is_written(text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(why)):
-        CompressionConfig(update=text)
+        Settings(update=text)
 
 
 NEAR_THE_LARGEST = [
@@ -304,7 +304,7 @@ def test_near_the_largest_number_what_is_written_decodes(text: str) -> None:
         for signs in (rng.choice([-1, 1], (30, 40)), rng.uniform(-1, 1, (30, 40)), np.eye(30, 40)):
             x = (signs * largest).astype(dtype)
             encoder = ChainEncoder(parse(text))
-            config = CompressionConfig(threshold=0)
+            config = Settings(threshold=0)
             blob, _ = compress_measured({"w": x}, config, encoder=encoder)
             (y,) = fedsz.decompress(blob, as_numpy=True).values()
 

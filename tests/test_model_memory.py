@@ -13,16 +13,16 @@ import pytest
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedsz.core.broadcast import Broadcast
+from fedsz.core.broadcast_state import PARKED_FROM
+from fedsz.core.decode import decompress
+from fedsz.core.protocol import Instructions
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.client_state import ClientState
 from fedsz.flower.records import to_record, views_of
 from fedsz.shelf import Parked
-from fedsz.update.broadcast import Broadcast
-from fedsz.update.broadcast_state import PARKED_FROM
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
-from fedsz.update.instructions import Instructions
-from fedsz.update.reference import Reference
 from tests.federation import app_of, grid_of, initial, moved, record_of, to_arrays
 from tests.peak_memory import linux
 
@@ -44,7 +44,7 @@ def test_a_model_in_half_precision_is_held_seven_times_at_most() -> None:
 
 
 def told(turn: int, counted: int | None = None) -> Instructions:
-    return Instructions(CompressionConfig(), turn, run=b"a run", counted=counted)
+    return Instructions(Settings(), turn, run=b"a run", counted=counted)
 
 
 def client() -> tuple[ClientState, RecordDict]:
@@ -128,7 +128,7 @@ def test_arrays_of_a_record_are_views_of_its_bytes() -> None:
 def broadcast_of(rounds: int) -> tuple[Broadcast, list[Reference]]:
     """Broadcast a model large enough that its streams are parked."""
     rng = np.random.default_rng(0)
-    downlink = Broadcast(CompressionConfig(downlink="step:1"))
+    downlink = Broadcast(Settings(downlink="step:1"))
     model = {"w": rng.normal(size=(1024, 2048)).astype(BF16)}
     models = []
     for _ in range(rounds):

@@ -18,11 +18,11 @@ from nvflare.apis.shareable import Shareable, make_copy
 
 from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
+from fedsz.core import broadcast
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.nvflare import FedSZServerFilter
 from fedsz.nvflare.task_server import FINER, _finer
-from fedsz.update import broadcast
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
 from tests.nvflare_job import Arrays, Job, Site, data_of, mean, model, stepped, trained
 
 
@@ -224,7 +224,7 @@ def test_rounds_are_recorded_with_what_sites_were_told(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("named", ["exact", "step:2", "rel:0.001"])
 def test_a_chosen_bound_of_the_model_is_finer_and_a_named_one_as_it_is(named: str) -> None:
-    chosen = _finer(CompressionConfig(update="delta", downlink="staggered:step:3"))
+    chosen = _finer(Settings(update="delta", downlink="staggered:step:3"))
     assert chosen.downlink == f"step:{3 * FINER:g}"
-    kept = CompressionConfig(update="delta", downlink=named)
+    kept = Settings(update="delta", downlink=named)
     assert _finer(kept) == kept

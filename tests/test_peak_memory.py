@@ -22,6 +22,10 @@ import pytest
 import fedsz
 from fedsz.arrays import Layout
 from fedsz.codecs import CODECS
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.encode import compress_measured
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.errors import FedszError
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
@@ -29,10 +33,6 @@ from fedsz.flower.strategy import Mean
 from fedsz.methods import METHODS, History, parse, parts_of
 from fedsz.methods.base import Part
 from fedsz.stream import BITS, DIFFERENCE, VALUES, Limits, Reader
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
 from tests.fuzz import mutated, resealed
 from tests.hostile_headers import HOSTILE
 from tests.peak_memory import MB, growth, linux
@@ -229,7 +229,7 @@ def test_a_chain_costs_two_and_a_half_times_the_model(text: str, way: str) -> No
     before = Reference({"w": receiver.base["w"] - step})
     receiver.reference.history = History().beyond(before, receiver.reference)
     encoder = ChainEncoder(parse(text), history=receiver.reference.history if of else None)
-    blob, _ = compress_measured({"w": after}, CompressionConfig(), of, encoder=encoder)
+    blob, _ = compress_measured({"w": after}, Settings(), of, encoder=encoder)
     assert Reader(blob).header.chains
 
     tracemalloc.start()

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz import ErrorBound
 from fedsz.codecs import CODECS
+from fedsz.core.encode import compress_measured
+from fedsz.core.partition import is_lossy
+from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.partition import is_lossy
 from tests.strategies import finite, seeds, specials, state_dicts
 from tests.test_codecs import every_codec
 
@@ -218,7 +218,7 @@ def test_other_kinds_of_bounds(bound: ErrorBound | str) -> None:
 
 def test_the_report_is_measured() -> None:
     x = np.random.default_rng(0).normal(size=5000).astype(np.float32)
-    stream, report = compress_measured({"weight": x}, CompressionConfig.of(1e-2, codec="zfp"))
+    stream, report = compress_measured({"weight": x}, Settings.of(1e-2, codec="zfp"))
 
     y = fedsz.decompress(stream, as_numpy=True)["weight"]
 

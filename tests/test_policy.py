@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from fedsz.control.dc2 import Steps
 from fedsz.control.policy import POLICIES, replay
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
+from fedsz.core.settings import EXACT
 from fedsz.errors import ConfigError
-from fedsz.update.config import EXACT
 from tests.conftest import ROOT
 from tests.policies import BASE, client, controller, decide, row
 from tests.policy_histories import decisions_of, digest

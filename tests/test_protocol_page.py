@@ -13,6 +13,10 @@ import pytest
 from flwr.app import ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 
 from fedsz import flower_compat as compat
+from fedsz.core.decode import decompress
+from fedsz.core.protocol import Instructions
+from fedsz.core.reply_report import ReplyReport
+from fedsz.core.settings import Settings
 from fedsz.flower.mod import KEEPS_MODEL, LACKS_MODEL
 from fedsz.flower.records import KEY, STYPE, sealed
 from fedsz.flower.sent_content import CODECS_OF_FALLBACKS
@@ -31,10 +35,6 @@ from fedsz.transport.messages import (
 from fedsz.transport.node import node_id
 from fedsz.transport.peer import Delivery
 from fedsz.transport.server_session import ServerSession
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
-from fedsz.update.instructions import Instructions
-from fedsz.update.reply_report import ReplyReport
 from tests.conftest import ROOT
 from tests.session_links import Line
 
@@ -179,7 +179,7 @@ def test_frames_are_those_of_the_code() -> None:
 
 def test_instructions_and_reports_have_the_keys_of_the_page() -> None:
     told = Instructions(
-        CompressionConfig(factors={"w": 2.0}), 1, {"KEY": b""}, b"r", counted=0,
+        Settings(factors={"w": 2.0}), 1, {"KEY": b""}, b"r", counted=0,
         shifts={"KEY": b""}, histories={"KEY": b""}, replied=True,
     ).written()  # fmt: skip
     rows = table("| key | value |")

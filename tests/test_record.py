@@ -16,9 +16,9 @@ from fedsz.control.record import (
     RoundRecord,
 )
 from fedsz.control.round_numbers import numbers
+from fedsz.core.settings import Settings
 from fedsz.errors import FedszError
 from fedsz.training.events import from_json, to_json
-from fedsz.update.config import CompressionConfig
 
 RECORD = RoundRecord(
     round=3,
@@ -36,7 +36,7 @@ RECORD = RoundRecord(
         )
     ],
     decision=Decision(
-        config=CompressionConfig(error_bound="std:0.123456789", factors={"a": 0.1}),
+        config=Settings(error_bound="std:0.123456789", factors={"a": 0.1}),
         codecs={"7": "raw"},
         why="because",
     ),
@@ -62,7 +62,7 @@ def test_a_decision_of_an_older_release_is_completed_by_the_run() -> None:
         "update": "delta+ef", "error_bound": "std:3", "downlink": "exact", "threshold": None,
         "rule": None, "factors": {}, "codecs": {"7": "raw"}, "why": "because",
     }  # fmt: skip
-    base = CompressionConfig(codec="szx", threshold=5, rule="ndim")
+    base = Settings(codec="szx", threshold=5, rule="ndim")
 
     read = from_json(json.dumps(old), base)
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
+from fedsz.core.encode import compress_measured
+from fedsz.core.framed import FRAMED_FROM, file_of, framed
+from fedsz.core.settings import Settings
 from fedsz.errors import CorruptStream, LimitExceeded
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import Layout, from_array, sealed, to_array
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.framed import FRAMED_FROM, file_of, framed
 
 
 def test_bfloat16_arrays_cross() -> None:
@@ -50,7 +50,7 @@ def test_a_stream_may_decode_to_twice_the_model_and_no_more() -> None:
 
     for dtype, fits in ((np.float64, True), (np.complex128, False)):
         stream, _ = compress_measured(
-            {"w": model["w"].astype(dtype)}, CompressionConfig(codec="zstd", lossless="zstd")
+            {"w": model["w"].astype(dtype)}, Settings(codec="zstd", lossless="zstd")
         )
         record = sealed([stream])
         if fits:

@@ -23,16 +23,16 @@ MAY_IMPORT = {
     "nvflare": {"control"},
     "flower": {"transport", "control", "privacy", "secagg"},
     "transport": {"codecs"},
-    "secagg": {"update", "privacy"},
-    "control": {"update"},
-    "update": {"stream", "methods"},
+    "secagg": {"core", "privacy"},
+    "control": {"core"},
+    "core": {"stream", "methods"},
     "stream": {"codecs"},
     "methods": {"codecs"},
     "privacy": {"shared"},
     "codecs": {"shared"},
     "shared": set(),
 }
-KNOW_ONLY_ARRAYS = ("codecs", "methods", "stream", "update", "control", "privacy", "secagg")
+KNOW_ONLY_ARRAYS = ("codecs", "methods", "stream", "core", "control", "privacy", "secagg")
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.control.record import Decision, Traffic
+from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, compressed
 from fedsz.flower.records import KEY, STYPE
 from fedsz.flower.round_log import RoundLog
-from fedsz.update.config import CompressionConfig
 from tests import federation
 from tests.federation import CLIENTS, Watched, grid_of, record_of, to_arrays
 
@@ -166,9 +166,9 @@ def test_a_round_whose_updates_are_all_zero_is_told_once(flower_log: list[str]) 
 
 
 def test_a_round_that_saves_nothing_claims_nothing(flower_log: list[str]) -> None:
-    log = RoundLog(CompressionConfig())
+    log = RoundLog(Settings())
     told = {"replies": 1, "tensors": 1, "lossy": 1, "raw_down": 1000, "sent_down": 990}
-    usual = Decision(config=CompressionConfig())
+    usual = Decision(config=Settings())
     log.tell(1, Traffic(**told, raw_up=100, sent_up=3000), usual)
     log.tell(2, Traffic(raw_down=10, raw_aside=9, sent_down=10, sent_aside=9), usual)
     assert flower_log == [
@@ -178,12 +178,12 @@ def test_a_round_that_saves_nothing_claims_nothing(flower_log: list[str]) -> Non
 
 
 def test_what_makes_auto_careful_is_told_once(flower_log: list[str]) -> None:
-    log = RoundLog(CompressionConfig())
+    log = RoundLog(Settings())
     usual, gains = "auto: 1 of what 0.5 points allow", "still gaining 2.9 points"
     whys = [usual, f"{usual}, {gains}", f"{usual}, still gaining 2.75 points"]
     whys += [f"{usual}; accuracy x1: nothing measured", f"{usual}; accuracy x0.5: fell"]
     for number, why in enumerate(whys, 1):
-        log.tell(number, Traffic(tensors=1, lossy=1), Decision(config=CompressionConfig(), why=why))
+        log.tell(number, Traffic(tensors=1, lossy=1), Decision(config=Settings(), why=why))
     told = [line for line in flower_log if not line.startswith("fedsz: round")]
     assert [line for line in told if "allow" in line] == [
         f"fedsz: {usual}, {gains}",

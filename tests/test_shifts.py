@@ -12,15 +12,15 @@ import pytest
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp.strategy import FedAvg
 
+from fedsz.core.broadcast import Broadcast
+from fedsz.core.decode import decompress
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
+from fedsz.core.shift import agreed_shift
 from fedsz.errors import ConfigError
 from fedsz.flower import AdmissionRules, FedSZGrid, LocalGrid, StreamingFedAvg
 from fedsz.flower.shifts import Shifts
 from fedsz.shelf import Parked, Shelf
-from fedsz.update.broadcast import Broadcast
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
-from fedsz.update.reference import Reference
-from fedsz.update.shift import agreed_shift
 from tests.federation import app_of, around, record_of, to_arrays
 
 SHAPE = (40, 50)
@@ -299,7 +299,7 @@ def test_replies_of_another_model_than_was_sent_have_no_shift() -> None:
 
 @pytest.mark.parametrize("chain", [CHAIN, "difference>sign"])
 def test_a_model_that_rests_arrives_by_differences(chain: str) -> None:
-    downlink = Broadcast(CompressionConfig(downlink=chain, threshold=0))
+    downlink = Broadcast(Settings(downlink=chain, threshold=0))
     downlink.put(FIRST, reference=True)
     held = downlink.model
     model = {"fc.weight": target(1)}
@@ -352,4 +352,4 @@ def test_a_downlink_by_a_chain_goes_on_in_another_process() -> None:
 )
 def test_a_downlink_that_cannot_be_is_refused(downlink: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        CompressionConfig(downlink=downlink)
+        Settings(downlink=downlink)

@@ -13,16 +13,10 @@ from flwr.clientapp import ClientApp
 
 from fedsz import compress
 from fedsz.control.record import Decision
-from fedsz.errors import ConfigError
-from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg, StreamingFedAvg
-from fedsz.flower.broadcasts import Broadcasts
-from fedsz.flower.mean import Mean
-from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import sealed, to_record, views_of
-from fedsz.update.broadcast import Broadcast
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
-from fedsz.update.staggered import (
+from fedsz.core.broadcast import Broadcast
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
+from fedsz.core.staggered import (
     LATTICES,
     MOST,
     OFF,
@@ -30,6 +24,12 @@ from fedsz.update.staggered import (
     shift_of,
     widening,
 )
+from fedsz.errors import ConfigError
+from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg, StreamingFedAvg
+from fedsz.flower.broadcasts import Broadcasts
+from fedsz.flower.mean import Mean
+from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.records import sealed, to_record, views_of
 from tests.staggered_fleet import (
     BOUND,
     FINE,
@@ -101,11 +101,11 @@ def test_points_keep_to_the_bound_and_differ_by_what_the_grid_says() -> None:
 
 
 def test_weights_that_stand_still_beside_a_counter_stay_on_their_lattices() -> None:
-    config = CompressionConfig(threshold=0, downlink="staggered:step:2", update="delta+ef")
+    config = Settings(threshold=0, downlink="staggered:step:2", update="delta+ef")
     broadcasts, rng = Broadcasts(Broadcast), np.random.default_rng(0)
     x = rng.normal(size=(60, 50)).astype(np.float32)
 
-    def put(model: dict[str, np.ndarray], config: CompressionConfig) -> list[Broadcast]:
+    def put(model: dict[str, np.ndarray], config: Settings) -> list[Broadcast]:
         lattices = broadcasts.of_nodes(range(5), {"arrays": model}, config, trains=True)
         of_each = [(k, model, config) for k in sorted(lattices)]
         return [broadcasts.put("arrays", *one, reference=True)[0] for one in of_each]
@@ -123,15 +123,15 @@ def test_weights_that_stand_still_beside_a_counter_stay_on_their_lattices() -> N
 
 
 def test_only_bounds_of_a_step_are_staggered() -> None:
-    config = CompressionConfig(downlink="staggered:step:0.50")
+    config = Settings(downlink="staggered:step:0.50")
     assert config.downlink == BOUND
     assert config.staggers
     assert str(config.downlink_bound) == "step:0.5"
     assert config.not_staggered.downlink == "step:0.5"
-    assert not CompressionConfig(downlink="std:1").staggers
+    assert not Settings(downlink="std:1").staggers
     for text in ("staggered:std:1", "staggered:exact", "staggered:"):
         with pytest.raises(ConfigError):
-            CompressionConfig(downlink=text)
+            Settings(downlink=text)
 
 
 @pytest.mark.parametrize("strategy", [Watched, WatchedStream])
@@ -288,7 +288,7 @@ def test_nothing_is_lost_if_the_round_in_which_lattices_part_has_no_replies(then
     grid.push_messages(list(made.configure_train(2, model, ConfigRecord(), grid)))
     grid.end_round()
     if then == "unites":
-        grid.steer(Decision(config=CompressionConfig(error_bound=FINE, update="delta")))
+        grid.steer(Decision(config=Settings(error_bound=FINE, update="delta")))
     if then == "resumes":
         state, inner = grid.state(), grid.inner
         grid = FedSZGrid(inner, FINE, downlink=BOUND, update="delta")
@@ -303,7 +303,7 @@ def test_clients_that_held_different_models_hold_one_again(then: str) -> None:
     fleet, made = Fleet(4), Watched(fraction_evaluate=0.0)
     grid = grid_of(fleet)
     model = rounds(grid, made, ArrayRecord([first()]), 0, 3)
-    how = CompressionConfig(error_bound=FINE, update="delta", downlink=then)
+    how = Settings(error_bound=FINE, update="delta", downlink=then)
     for number in range(3, 6):
         grid.end_round()
         grid.steer(Decision(config=how))

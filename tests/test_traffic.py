@@ -15,13 +15,13 @@ from flwr.serverapp.strategy import FedAvg
 import fedsz
 from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
+from fedsz.core.reply_report import ReplyReport
+from fedsz.core.settings import Settings
 from fedsz.flower import FedSZGrid, LocalGrid, round_book
 from fedsz.flower.admission import Admitted
 from fedsz.flower.records import KEY, to_array
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.round_book import RoundBook
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reply_report import ReplyReport
 from tests.federation import app_of
 from tests.test_hostile_replies import Hostile
 
@@ -95,7 +95,7 @@ def play(book: RoundBook, rounds: int) -> int:
 @pytest.mark.parametrize("tells", [True, False])
 def test_rounds_leave_nothing_behind(tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_book, "LISTED", 30)
-    controller = Controller("auto", CompressionConfig(), tolerance=0.5, rounds=None)
+    controller = Controller("auto", Settings(), tolerance=0.5, rounds=None)
     book = RoundBook(LocalGrid(app_of(), []), controller, tells=tells)
 
     tracemalloc.start()

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 import fedsz
 from fedsz.codecs import CODECS
+from fedsz.core.decode import unpack
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
+from fedsz.core.step import MOST, Arrival, bounds_of_step, energies
 from fedsz.errors import ConfigError, ReferenceMismatch
 from fedsz.stream import Reader
 from fedsz.stream.format import DIFFERENCES
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import unpack
-from fedsz.update.reference import Reference
-from fedsz.update.step import MOST, Arrival, bounds_of_step, energies
 from tests.strategies import LAYER, finite, seeds
 
 LOSSY = [codec for codec in CODECS if codec.lossy and codec.missing() is None]
@@ -227,7 +227,7 @@ def root_mean_square(x: Any) -> float:
 
 def test_the_bound_is_of_the_whole_step_and_of_a_tensors_own_at_most() -> None:
     before, after = decades(np.random.default_rng(0))
-    config = CompressionConfig(error_bound="step:2", threshold=0, factors={"large.weight": 0.5})
+    config = Settings(error_bound="step:2", threshold=0, factors={"large.weight": 0.5})
     steps = {name: after[name] - before[name] for name in SCALES}
     whole = root_mean_square(np.stack(list(steps.values())))
 
@@ -247,7 +247,7 @@ def test_the_bound_is_of_the_whole_step_and_of_a_tensors_own_at_most() -> None:
 )
 def test_no_error_exceeds_a_step_bound(codec: Any, dtype: Any, seed: int, value: float) -> None:
     before, after = decades(np.random.default_rng(seed), dtype)
-    config = CompressionConfig(error_bound=f"step:{value}")
+    config = Settings(error_bound=f"step:{value}")
     bounds = bounds_of_step(energies(after, Reference(before), config), config)
 
     back, _ = received(after, before, f"step:{value}", codec=codec)

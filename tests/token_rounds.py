@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from fedsz.arrays import Layout
+from fedsz.core.reference import Reference
 from fedsz.methods import History
 from fedsz.secagg.packing import pack, unpack_add
 from fedsz.secagg.scales import scales_of
 from fedsz.secagg.token_plan import TokenPlan, layout_digest
 from fedsz.secagg.tokens import Encoded, TokenCodec
-from fedsz.update.reference import Reference
 
 Model = dict[str, np.ndarray]
 SHAPES = {"conv.weight": (12, 10, 3, 3), "fc.weight": (40, 50), "fc.bias": (40,)}

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedsz.control.record import ClientRecord, Decision, Failure, RoundRecord
+from fedsz.core.settings import Settings
 from fedsz.training.events import to_json
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CHECKPOINT, CONFIG, ROUNDS
-from fedsz.update.config import CompressionConfig
 from tests.links import LONG
 
 MODEL_BYTES = 1_200_000
@@ -28,7 +28,7 @@ def record(number: int, clients: int = 4) -> RoundRecord:
     failures = [
         Failure(f"pi-{i:04}", "no reply within 30 s", "failed" if i % 3 else "norm") for i in out
     ]
-    config = CompressionConfig(error_bound=f"step:{1 + learned:g}", downlink="std:0.5")
+    config = Settings(error_bound=f"step:{1 + learned:g}", downlink="std:0.5")
     return RoundRecord(
         round=number,
         accuracy=0.1 + 0.85 * learned + 0.01 * math.sin(number),

@@ -18,6 +18,10 @@ from fedsz.arrays import NDArray, as_arrays, as_tensor
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import RoundRecord
 from fedsz.control.transfer_time import UpdateCost
+from fedsz.core.decode import decompress
+from fedsz.core.encode import compress_measured
+from fedsz.core.partition import is_lossy
+from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError, FedszError, ModelMismatch
 from fedsz.experiments import bench
 from fedsz.experiments.environment import dataset_digest, environment, file_digest
@@ -35,10 +39,6 @@ from fedsz.training.images import build_model
 from fedsz.training.loop import check_device, evaluate
 from fedsz.training.model_state import start_from
 from fedsz.training.options import RunConfig
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import decompress
-from fedsz.update.partition import is_lossy
 
 Row = dict[str, Any]
 OnStep = Callable[[str], None]
@@ -129,7 +129,7 @@ class Measurements:
         state = trained.state.items()
         return {name: x for name, x in state if is_lossy(name, x, rule=rule, threshold=threshold)}
 
-    def settings(self, codec: str, bound: float) -> CompressionConfig:
+    def settings(self, codec: str, bound: float) -> Settings:
         """Return how updates are compressed by a codec at a relative bound."""
         return self.config.compression.replace(error_bound=str(bound), codec=codec).require()
 
@@ -153,7 +153,7 @@ class Measurements:
             self._costs[key] = self._measured(trained.state, self.settings(codec, bound))
         return self._costs[key]
 
-    def _measured(self, state: dict[str, NDArray], settings: CompressionConfig) -> UpdateCost:
+    def _measured(self, state: dict[str, NDArray], settings: Settings) -> UpdateCost:
         encode: list[float] = []
         decode: list[float] = []
         # The first pass starts decoders' processes and touches memory for the first time.

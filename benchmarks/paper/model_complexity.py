@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedsz.core.partition import check_rule, is_lossy
 from fedsz.training import models
-from fedsz.update.partition import check_rule, is_lossy
 
 CHANNELS: Final = 3
 
@@ -44,7 +44,7 @@ def complexity(
 
     Flops are counted for images of ``side`` pixels a side; `alexnet` scales those below
     128 up to 128. ``threshold`` and ``rule`` say which tensors may be lossy, as in
-    `fedsz.update.partition.is_lossy`.
+    `fedsz.core.partition.is_lossy`.
 
     Raises:
         ConfigError: no such model or rule, or a threshold below 0.

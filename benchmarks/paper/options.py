@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.paper.published import BANDWIDTH, DATASETS, MODELS
+from fedsz.core.partition import PAPER as PAPER_RULE
+from fedsz.core.settings import WEIGHTS
 from fedsz.errors import ConfigError
 from fedsz.experiments.link_model import Link
 from fedsz.experiments.sweep_plan import PLURAL, error_bounds, names
 from fedsz.training.option import COMPRESSION, LEARNED, PAPER, option
 from fedsz.training.options import RunConfig, otherwise
-from fedsz.update.config import WEIGHTS
-from fedsz.update.partition import PAPER as PAPER_RULE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,11 +19,11 @@ from benchmarks.paper.szx_error import hypotheses
 from fedsz.arrays import NDArray
 from fedsz.codecs.spread import standard_deviation, value_range
 from fedsz.codecs.zfp import Zfp
+from fedsz.core.decode import decompress
+from fedsz.core.encode import compress_measured
 from fedsz.errors import DataError
 from fedsz.experiments import bench
 from fedsz.training.examples import Examples
-from fedsz.update.compress import compress_measured
-from fedsz.update.decompress import decompress
 
 THRESHOLDS: Final = (0, 256, 512, 1000, 1024, 2048, 4096)
 PRECISIONS: Final = range(2, 25)  # bits, up to a float32's significand

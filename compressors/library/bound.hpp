@@ -1,5 +1,5 @@
 // A tensor that may be lossy, coded within a bound that holds in its own dtype: what
-// fedsz/update/lossy.py and bound_encoder.py say, of `uniform`.
+// fedsz/core/lossy.py and bound_encoder.py say, of `uniform`.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Tensors that a chain of methods codes: coefficients in the basis of a history, by `uniform`. See
-// fedsz/update/chained.py.
+// fedsz/core/chained.py.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Error feedback: what earlier rounds left out of a tensor, and what this one does. See
-// fedsz/update/error_feedback.py and UpdateEncoder.
+// fedsz/core/feedback.py and UpdateEncoder.
 #pragma once
 
 #include <cstddef>

@@ -97,7 +97,7 @@ bool Writer::may_be_lossy(const Described& tensor) const {
            rule_takes(settings_.rule, tensor.name, tensor.shape.size());
 }
 
-// As fedsz.update.lossless.encode_lossless: what is smallest, and raw where nothing is smaller.
+// As fedsz.core.lossless.encode_lossless: what is smallest, and raw where nothing is smaller.
 Writer::Part Writer::lossless(Octets bytes, std::size_t item,
                               std::span<const Member> members) const {
     Part part{kRaw, FEDSZ_VALUES, false, 0, {}, {}};

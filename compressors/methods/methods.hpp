@@ -43,7 +43,7 @@ void hexagonal_dither(Draws draws, std::uint64_t start, std::span<double> x, std
 // of points beyond 2^50 are some other.
 void nearest_hexagonal(std::span<double> x, std::span<double> y);
 
-// The points of fedsz/update/lattice.py. With m = x + weight * residual, fills `points` with start plus
+// The points of fedsz/core/grid.py. With m = x + weight * residual, fills `points` with start plus
 // the multiples of `step` that are nearest to m, and `left` with m less these. A residual or a start
 // that is empty is 0, and an empty left is not wanted. False where float32 does not hold all points,
 // or where m or start is so large that double precision does not count the steps; what has been

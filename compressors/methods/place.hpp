@@ -1,4 +1,4 @@
-// The points of fedsz/update/lattice.py, once for each instruction set; all compute the same.
+// The points of fedsz/core/grid.py, once for each instruction set; all compute the same.
 #pragma once
 
 #include <cstddef>

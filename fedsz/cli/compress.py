@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """Compress files of weights within an error bound."""
     from fedsz.cli.files import check_free, read_state_dict
-    from fedsz.update.compress import compress_measured
+    from fedsz.core.encode import compress_measured
     from fedsz.whole_files import write_whole
 
     targets = [model.with_suffix(".fsz") for model in models]

@@ -10,7 +10,7 @@ import typer
 from fedsz.cli.options import Json
 from fedsz.cli.output import print_json, print_table, say
 from fedsz.control.round_numbers import NUMBERS
-from fedsz.update.config import is_bound
+from fedsz.core.settings import is_bound
 
 if TYPE_CHECKING:
     from fedsz.training.decisions import Decided

@@ -231,7 +231,7 @@ def compare(
     return Comparison(*_uniform.compare(octets(x), octets(base), *how, added, weight))
 
 
-class refusing_corrupt:  # noqa: N801 - no generator, as `fedsz.update.lossy.located`
+class refusing_corrupt:  # noqa: N801 - no generator, as `fedsz.core.lossy.located`
     """Translates the native module's exception into `CorruptStream`."""
 
     def __enter__(self) -> None: ...

@@ -33,12 +33,12 @@ from fedsz.control.accuracy import Accuracy
 from fedsz.control.learned import PATIENCE, Learning
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.control.rule import AUTO, STEP, NextRound, Rule, because
-from fedsz.update.config import DELTA_EF, STAGGERED, CompressionConfig
+from fedsz.core.settings import DELTA_EF, STAGGERED, Settings
 
 # What a tolerance allows: from so many points on, bounds of so many root mean squares of a step,
 # that of a client or of the server.
 ALLOWED: Final = ((0.0, 0.9), (0.25, 1.35), (0.5, 1.8), (1.0, 2.7), (2.0, 4.5))
-# The step of a broadcast is rounded down to a power of two times its first (fedsz.update.lattice):
+# The step of a broadcast is rounded down to a power of two times its first (fedsz.core.grid):
 # by half at most, and by this on average.
 ROUNDING: Final = math.sqrt(2)
 START: Final = 1 / 3, 1 / 6  # of it in the first round: of updates, and of the model;
@@ -165,7 +165,7 @@ class Auto(Rule):
         return self._replies / len(self._replied) if self._replied else self._rounds
 
 
-def shrinking(config: CompressionConfig) -> str:
+def shrinking(config: Settings) -> str:
     """Return a config's codec, with `SHRINK` if it is `uniform` and does not shrink."""
     codec = config.lossy_codec
     if isinstance(codec, Uniform) and not codec.shrink:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from fedsz.control.record import Decision
 from fedsz.control.rule import NextRound, Rule, because
+from fedsz.core.settings import DELTA_EF, EXACT
 from fedsz.errors import ConfigError
-from fedsz.update.config import DELTA_EF, EXACT
 
 
 @dataclass

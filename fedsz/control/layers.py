@@ -30,10 +30,10 @@ from fedsz.control.rule import (
     Rule,
     because,
 )
+from fedsz.core.settings import DELTA, DELTA_EF
+from fedsz.core.step import MOST, root_mean_square
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import Choice, setting
-from fedsz.update.config import DELTA, DELTA_EF
-from fedsz.update.step import MOST, root_mean_square
 
 RECENT: Final = 3  # measurements whose mean counts
 _HALVINGS: Final = 80

@@ -22,9 +22,9 @@ from fedsz.control.layers import Layers
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.control.rule import AUTO, FIXED, Fixed, NextRound, Rule
 from fedsz.control.schedule import Schedule
+from fedsz.core.settings import DEFAULT, Settings
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import chosen
-from fedsz.update.config import DEFAULT, CompressionConfig
 
 POLICIES: Final[tuple[Rule, ...]] = (
     Fixed(), Auto(), Schedule(), Accuracy(), Dc2(), Layers(), Gate(), InBasis(),
@@ -59,7 +59,7 @@ class Controller:
     def __init__(
         self,
         policy: str,
-        base: CompressionConfig,
+        base: Settings,
         *,
         tolerance: float,
         rounds: int | None,
@@ -107,9 +107,7 @@ class Controller:
         return self.decision
 
 
-def asked_for(
-    policy: str | None, named: Mapping[str, Any], **others: Any
-) -> tuple[str, CompressionConfig]:
+def asked_for(policy: str | None, named: Mapping[str, Any], **others: Any) -> tuple[str, Settings]:
     """Return the policy and the config that a caller means who names some of what there is.
 
     Args:
@@ -122,7 +120,7 @@ def asked_for(
         CodecUnavailable: a codec's library is not installed here.
     """
     asked = {name: value for name, value in named.items() if value is not None}
-    config = CompressionConfig.of(**{"error_bound": DEFAULT.error_bound, **others, **asked})
+    config = Settings.of(**{"error_bound": DEFAULT.error_bound, **others, **asked})
     return policy or (FIXED if asked else AUTO), config
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fedsz.update.config import DEFAULT, CompressionConfig
+from fedsz.core.settings import DEFAULT, Settings
 
 # Of the JSON line and of the sweep's table. 1 had no number, and decisions without all of a config.
 VERSION: Final = 2
@@ -30,7 +30,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         why: one line for people, with the numbers that decided.
     """
 
-    config: CompressionConfig
+    config: Settings
     codecs: dict[str, str] = {}
     why: str = ""
 
@@ -238,7 +238,7 @@ def as_builtins(record: RoundRecord) -> dict[str, Any]:
     return {**msgspec.to_builtins(record), "ratio": record.ratio}
 
 
-def upgraded(line: dict[str, Any], base: CompressionConfig = DEFAULT) -> dict[str, Any]:
+def upgraded(line: dict[str, Any], base: Settings = DEFAULT) -> dict[str, Any]:
     """Return a record's JSON, of any version, as this version has it.
 
     Args:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision, RoundRecord
+from fedsz.core.settings import STAGGERED, is_bound
 from fedsz.spec_strings import NO_SETTING, check_settings
-from fedsz.update.config import STAGGERED, is_bound
 
 FIXED: Final = "fixed"  # takes what it is given
 AUTO: Final = "auto"  # asks for a tolerance and nothing else

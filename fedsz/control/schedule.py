@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from fedsz.bounds import ErrorBound
 from fedsz.control.record import Decision
 from fedsz.control.rule import NextRound, Rule, because
+from fedsz.core.settings import EXACT
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import Choice
-from fedsz.update.config import EXACT
 
 
 class Shape(Choice):

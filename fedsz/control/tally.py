@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median_high, median_low
 
 from fedsz.control.record import ClientRecord, Failure, Traffic
-from fedsz.update.reply_report import ReplyReport
+from fedsz.core.reply_report import ReplyReport
 
 
 class Tally:

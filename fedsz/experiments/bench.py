@@ -20,13 +20,13 @@ from fedsz.arrays import DTYPE_IDS, NDArray, StateDict, as_arrays, raw
 from fedsz.bounds import ErrorBound
 from fedsz.child_process import Child
 from fedsz.codecs import Codec, parse
+from fedsz.core.partition import check_rule, is_lossy
+from fedsz.core.settings import DEFAULT
 from fedsz.errors import ConfigError
 from fedsz.experiments.bench_worker import BenchJob
 from fedsz.experiments.environment import DIGEST_LENGTH, stamp
 from fedsz.experiments.sweep_plan import settings_of
 from fedsz.system import cores
-from fedsz.update.config import DEFAULT
-from fedsz.update.partition import check_rule, is_lossy
 
 Row = dict[str, Any]
 
@@ -66,7 +66,7 @@ def measure(
         seconds: for all passes of a row. Slow codecs make fewer, one at least; a lossless codec for
             which that is still too long is given a share of the data, as `raw_bytes` says.
         threads: that a codec may use, where it does not say so itself; 0 for one on each core.
-        rule: which tensors may be lossy; see `fedsz.update.partition.is_lossy`.
+        rule: which tensors may be lossy; see `fedsz.core.partition.is_lossy`.
         threshold: tensors of up to this many elements never are.
         on_row: told of each row as it comes.
 

@@ -25,9 +25,9 @@ from fedsz.arrays import DTYPES, NDArray, raw
 from fedsz.bounds import ErrorBound
 from fedsz.child_process import private_stdout, read_into, write_line
 from fedsz.codecs import Codec, LosslessCodec
+from fedsz.core.encode import SHARED_BELOW
 from fedsz.errors import CodecError, FedszError
 from fedsz.experiments.codec_measurement import Item, coder_of, first_pass, loops_for, timed_pass
-from fedsz.update.compress import SHARED_BELOW
 
 SAMPLE: Final = 1 << 20  # bytes that tell how fast a lossless codec is
 

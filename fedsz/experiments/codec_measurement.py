@@ -21,10 +21,10 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.envelope import compare
 from fedsz.codecs.spread import energy
+from fedsz.core.decode import decompress
+from fedsz.core.encode import compress
 from fedsz.errors import CodecError
 from fedsz.system import Memory
-from fedsz.update.compress import compress
-from fedsz.update.decompress import decompress
 
 SHORTEST: Final = 0.02  # seconds that a clock can be trusted with
 MOST_LOOPS: Final = 1000

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import torch
 
 from fedsz.arrays import as_arrays
+from fedsz.core.decode import decompress
+from fedsz.core.encode import compress_measured
 from fedsz.errors import FedszError
 from fedsz.training import datasets, loop
 from fedsz.training.examples import Examples
 from fedsz.training.images import build_model
 from fedsz.training.options import RunConfig
-from fedsz.update.compress import compress_measured
-from fedsz.update.decompress import decompress
 
 TEST_BATCH: Final = 256
 # Options that runs are alike in which take the same time to train, and to compress.

@@ -10,10 +10,10 @@ from typing import Any, Final, Self
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.rule import AUTO, FIXED
+from fedsz.core.settings import DEFAULT, EXACT, UPDATES, WEIGHTS, Settings
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import chosen
 from fedsz.training.options import RunConfig
-from fedsz.update.config import DEFAULT, EXACT, UPDATES, WEIGHTS, CompressionConfig
 
 RAW: Final = "raw"  # the codec of what is not compressed
 DIRICHLET: Final = "dirichlet"  # the partitioner that takes a number
@@ -41,7 +41,7 @@ class Scheme:
     server_momentum: float = 0.0  # of these sums
 
     @classmethod
-    def of_config(cls, config: CompressionConfig, **more: Any) -> Self:
+    def of_config(cls, config: Settings, **more: Any) -> Self:
         """Return the scheme of a config, ``more`` being what no config says."""
         return cls(**{name: getattr(config, name) for name in (*STORED, "error_bound")}, **more)
 
@@ -152,7 +152,7 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
     if raw:
         said |= {"update": WEIGHTS, "codec": RAW}
         usual = replace(usual, downlink=EXACT, policy=FIXED, ahead=False)
-    config = CompressionConfig(
+    config = Settings(
         update=said.get("update") or said["chain"],
         codec=said.get("codec", usual.codec),
         downlink=said.get("downlink", usual.downlink),
@@ -171,7 +171,7 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
     return scheme, said.get("bounds", "")
 
 
-def _server(text: str, config: CompressionConfig) -> dict[str, Any]:
+def _server(text: str, config: Settings) -> dict[str, Any]:
     """Return which elements a server applies of the sketches that it feeds back, and its momentum.
 
     Raises:

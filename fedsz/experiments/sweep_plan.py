@@ -16,13 +16,13 @@ from typing import Any, Final, Self
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.rule import FIXED
+from fedsz.core.partition import PAPER as PAPER_RULE
+from fedsz.core.settings import EXACT, WEIGHTS, codec_text
 from fedsz.errors import ConfigError
 from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse
 from fedsz.training.option import COMPRESSION, SWEEP, option
 from fedsz.training.options import RunConfig, options, otherwise
-from fedsz.update.config import EXACT, WEIGHTS, codec_text
-from fedsz.update.partition import PAPER as PAPER_RULE
 
 # A sweep has many of each.
 PLURAL: Final = {name: f"{name}s" for name in ("model", "dataset", "codec", "error_bound")}

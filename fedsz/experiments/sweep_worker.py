@@ -31,14 +31,14 @@ from fedsz.child_process import private_stdout, write_line
 from fedsz.codecs import get
 from fedsz.control.record import RoundRecord
 from fedsz.control.rule import FIXED
+from fedsz.core.partition import is_lossy
+from fedsz.core.settings import WEIGHTS
 from fedsz.errors import FedszError
 from fedsz.experiments.error_distribution import Distribution, distribution
 from fedsz.training.local_fleet import run_local
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import MODEL
-from fedsz.update.config import WEIGHTS
-from fedsz.update.partition import is_lossy
 
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp

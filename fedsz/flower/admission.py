@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from fedsz.core.reply_report import ReplyReport
 from fedsz.errors import FedszError, RefusedReply
 from fedsz.flower import round_log
 from fedsz.flower.admission_rules import AdmissionRules
@@ -41,7 +42,6 @@ from fedsz.flower.reply_form import Form, check_finite_metrics, check_form, form
 from fedsz.flower.server_step import Elements, MeanOfReplies, some_of
 from fedsz.flower_compat import records_in
 from fedsz.transport.replies import StreamedRequest
-from fedsz.update.reply_report import ReplyReport
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from functools import cached_property
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedsz import flower_compat as compat
+from fedsz.core.broadcast import Broadcast
 from fedsz.errors import FedszError
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import aside_of, to_record, with_aside
 from fedsz.flower.refusal import refusing_failures, told
-from fedsz.update.broadcast import Broadcast
 
 logger = logging.getLogger(__name__)
 

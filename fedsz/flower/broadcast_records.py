@@ -1,4 +1,4 @@
-"""The state of a `fedsz.update.broadcast.Broadcast` <-> records of a checkpoint."""
+"""The state of a `fedsz.core.broadcast.Broadcast` <-> records of a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from flwr.app import ConfigRecord
 
+from fedsz.core.broadcast_state import BroadcastState
 from fedsz.flower.records import sealed, streams_of, to_record, views_of
-from fedsz.update.broadcast_state import BroadcastState
 
 _HISTORY: Final = "history"  # and its number
 _GRIDS: Final = "steps"  # the one array of its record

@@ -14,14 +14,14 @@ from flwr.app import ConfigRecord
 from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, raw
 from fedsz.codecs.spread import energy
 from fedsz.codecs.uniform import Uniform
+from fedsz.core.broadcast import Broadcast
+from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.reference import Reference
+from fedsz.core.settings import DELTA, Settings
+from fedsz.core.staggered import LATTICES, OFF, widening
+from fedsz.core.step import bounds_of_step, energies
 from fedsz.flower.broadcast_records import by_node, records_of, state_of, values_by_node
 from fedsz.flower.records import to_record, views_of
-from fedsz.update.broadcast import Broadcast
-from fedsz.update.config import DELTA, CompressionConfig
-from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.reference import Reference
-from fedsz.update.staggered import LATTICES, OFF, widening
-from fedsz.update.step import bounds_of_step, energies
 
 MOST_BYTES: Final = 1 << 28  # of a model: a server holds one of each lattice
 
@@ -81,7 +81,7 @@ class _Model:
         self.of = {lattice: self.of[0].apart(lattice) for lattice in range(LATTICES)}
 
     def is_worth_parting(
-        self, arrays: Mapping[str, NDArray], config: CompressionConfig, widened: float
+        self, arrays: Mapping[str, NDArray], config: Settings, widened: float
     ) -> bool:
         """Say whether the next model takes fewer bytes on lattices that are so much wider."""
         self._bound(arrays, config)
@@ -91,7 +91,7 @@ class _Model:
             size += arrays[name].size
         return gain >= size * math.log2(WORTH) > 0
 
-    def _bound(self, arrays: Mapping[str, NDArray], config: CompressionConfig) -> None:
+    def _bound(self, arrays: Mapping[str, NDArray], config: Settings) -> None:
         """Note the bounds of a model that goes to those who hold the last one."""
         self.bounds, self.most = None, {}
         if (bound := config.downlink_bound) is not None:
@@ -122,7 +122,7 @@ class _Model:
                 first[name] = (total / len(held)).astype(x.dtype)
         return first
 
-    def take(self, given: Reference, config: CompressionConfig) -> Reference:
+    def take(self, given: Reference, config: Settings) -> Reference:
         """Return what is to be put, of the model that a strategy has sent."""
         if given.digest == self.given:
             return self.meant or given
@@ -173,7 +173,7 @@ class Broadcasts:
         make: returns a broadcast that has sent nothing.
     """
 
-    def __init__(self, make: Callable[[CompressionConfig], Broadcast]) -> None:
+    def __init__(self, make: Callable[[Settings], Broadcast]) -> None:
         self._make = make
         self._models: dict[str, _Model] = {}
         self._lattices: dict[int, int] = {}  # by node
@@ -202,7 +202,7 @@ class Broadcasts:
         self,
         nodes: Iterable[int],
         models: Models,
-        config: CompressionConfig,
+        config: Settings,
         *,
         trains: bool,
     ) -> dict[int, list[int]]:
@@ -224,9 +224,7 @@ class Broadcasts:
             found.setdefault(self._lattices.get(node, 0), []).append(node)
         return found
 
-    def _assign(
-        self, asked: list[int], models: Models, config: CompressionConfig, *, trains: bool
-    ) -> None:
+    def _assign(self, asked: list[int], models: Models, config: Settings, *, trains: bool) -> None:
         parted = [model for model in self._models.values() if model.parted]
         staggers = (
             config.staggers and config.sends_differences and isinstance(config.lossy_codec, Uniform)
@@ -272,7 +270,7 @@ class Broadcasts:
         key: str,
         lattice: int,
         arrays: Mapping[str, NDArray],
-        config: CompressionConfig,
+        config: Settings,
         *,
         reference: bool,
     ) -> tuple[Broadcast, Mapping[str, NDArray]]:
@@ -322,7 +320,7 @@ class Broadcasts:
                     records |= {f"{name}{at}.{key}": x for name, x in records_of(state).items()}
         return records
 
-    def restore(self, parts: Mapping[str, Mapping[str, Any]], config: CompressionConfig) -> None:
+    def restore(self, parts: Mapping[str, Mapping[str, Any]], config: Settings) -> None:
         """Go on from records that `state` returned, by the first part of their names, then keys."""
         for lattice in range(LATTICES):
             at = f"{AT}{lattice}" if lattice else ""

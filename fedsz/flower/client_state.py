@@ -21,14 +21,14 @@ from typing import Any, Final
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
 from fedsz.arrays import NDArray
+from fedsz.core.client import log_misfits
+from fedsz.core.protocol import Instructions
+from fedsz.core.reference import Reference
 from fedsz.errors import FedszError
 from fedsz.flower.records import fields, to_record, views_of
 from fedsz.flower_compat import data_of, make_content, make_note, make_record
 from fedsz.methods import History
 from fedsz.methods.base import is_finite
-from fedsz.update.client_update import log_misfits
-from fedsz.update.instructions import Instructions
-from fedsz.update.reference import Reference
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from flwr.app import ConfigRecord, RecordDict
 
+from fedsz.core.ahead import not_ahead
+from fedsz.core.settings import DELTA, DELTA_EF, Settings
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower_compat import KEY_CLIPPING_NORM, records_in
-from fedsz.update.ahead import not_ahead
-from fedsz.update.config import DELTA, DELTA_EF, CompressionConfig
 
 # Of Flower's wrappers, and of the older DPFedAvgFixed and DPFedAvgAdaptive.
 _NORMS: Final = (KEY_CLIPPING_NORM, "dpfedavg_clip_norm")
@@ -53,9 +53,7 @@ def adds_noise(content: RecordDict) -> bool:
     return legacy or LocalNoise.is_asked(content)
 
 
-def under_privacy(
-    config: CompressionConfig, base: CompressionConfig, content: RecordDict
-) -> CompressionConfig:
+def under_privacy(config: Settings, base: Settings, content: RecordDict) -> Settings:
     """Return how updates are sent by clients that a training message asks to clip, or to add noise.
 
     ``base`` is what the user has named.
@@ -65,7 +63,7 @@ def under_privacy(
     return not_ahead(config).not_staggered if adds_noise(content) else config
 
 
-def without_feedback(config: CompressionConfig, base: CompressionConfig) -> CompressionConfig:
+def without_feedback(config: Settings, base: Settings) -> Settings:
     """Return how updates are sent that clients clip; ``base`` is what the user has named.
 
     A chain keeps the feedback that it names, and a bound that was named holds as it is. One that

@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from fedsz.core.broadcast import Broadcast
 from fedsz.errors import ConfigError, RefusedReply
 from fedsz.flower.admission import streamed
 from fedsz.flower.admitted_record import AdmittedRecord
@@ -19,7 +20,6 @@ from fedsz.flower.mean import Mean
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.strategy import Evaluate, StreamingFedAvg
 from fedsz.flower_compat import records_in
-from fedsz.update.broadcast import Broadcast
 
 BUFFER: Final = 10
 MAX_STALENESS: Final = 20

@@ -20,6 +20,7 @@ from fedsz.codecs import Codec
 from fedsz.control.policy import Controller, asked_for
 from fedsz.control.record import Decision, RoundRecord, Traffic
 from fedsz.control.rule import DEFAULT_TOLERANCE, SENSITIVITY, SPREAD, STEP
+from fedsz.core.settings import DEFAULT
 from fedsz.errors import ConfigError, CorruptStream, RefusedReply
 from fedsz.flower.admission import Admission
 from fedsz.flower.admission_rules import FLEET, AdmissionRules
@@ -38,7 +39,6 @@ from fedsz.flower.server_step import spread_of
 from fedsz.flower.shifts import Shifts
 from fedsz.flower.wrapped_grid import WrappedGrid, wraps
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
-from fedsz.update.config import DEFAULT
 
 # Flower shows what is logged below its own logger, also from inside of an app.
 logger = logging.getLogger("flwr.fedsz")

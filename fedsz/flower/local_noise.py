@@ -10,12 +10,12 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedsz.arrays import Layout, NDArray
+from fedsz.core.clipping import add_step, parts, stepped
 from fedsz.errors import ConfigError, DivergedUpdate
 from fedsz.flower.records import aside_of, to_record, views_of
 from fedsz.flower.refusal import WHOLE
 from fedsz.flower_compat import records_in
 from fedsz.privacy.noise import RandomBytes, SecureBytes, deviation_of, with_noise
-from fedsz.update.clipping import add_step, parts, stepped
 
 # Of a client's node_config: the least noise multiplier that it trains with.
 LEAST: Final = "least-noise"

@@ -10,14 +10,14 @@ from flwr.app import Array, ArrayRecord
 
 from fedsz.arrays import Layout, NDArray, add_scaled, saturate
 from fedsz.codecs.base import Opened, OpenedArray
+from fedsz.core.chained import ChainDecoder
+from fedsz.core.lossy import CodedTensor, located
 from fedsz.errors import RefusedReply
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_array
 from fedsz.flower.refusal import Norm, Refusal, refusing_failures
 from fedsz.flower_compat import make_record
 from fedsz.methods.compressed_sum import CompressedSums
-from fedsz.update.chained import ChainDecoder
-from fedsz.update.lossy import CodedTensor, located
 
 
 class Mean:

@@ -15,6 +15,14 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, StateDict, cast
+from fedsz.core.ahead import ahead_of, less_head_start
+from fedsz.core.client import check_finite, coded_update, initial_point, received
+from fedsz.core.encode import compress_measured
+from fedsz.core.framed import framed
+from fedsz.core.protocol import Instructions
+from fedsz.core.reference import Reference
+from fedsz.core.reply_report import ReplyReport
+from fedsz.core.settings import LEAST_BYTES, Settings
 from fedsz.errors import ConfigError, ReferenceMismatch, RefusedRequest, log_failure
 from fedsz.flower.client_state import SENT, UNMASKED, ClientState
 from fedsz.flower.differential_privacy import adds_noise
@@ -38,14 +46,6 @@ from fedsz.flower.secure_member import SECURE, SecureMember
 from fedsz.methods import Eigen
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
-from fedsz.update.ahead import ahead_of, less_head_start
-from fedsz.update.client_update import check_finite, coded_update, initial_point, received
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import LEAST_BYTES, CompressionConfig
-from fedsz.update.framed import framed
-from fedsz.update.instructions import Instructions
-from fedsz.update.reference import Reference
-from fedsz.update.reply_report import ReplyReport
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class FedSZMod:
             return Message(Error(code, f"{KEEPS_MODEL}: {reason}"), reply_to=message)
 
     def _initial_point(
-        self, message: Message, context: Context, config: CompressionConfig
+        self, message: Message, context: Context, config: Settings
     ) -> Reference | None:
         """Return the initial model as the server's lattice has it."""
         try:
@@ -298,7 +298,7 @@ def _received(
     initial: Callable[[], Reference | None],
     limits: Limits,
 ) -> Reference:
-    """Return the model in a message; see `fedsz.update.client_update.received`."""
+    """Return the model in a message; see `fedsz.core.client.received`."""
     if key not in told.holds:
         return Reference(ReceivedUpdate(record, limits=limits).arrays())
     plain = {} if is_sealed(record) else views_of(record)

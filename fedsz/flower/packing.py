@@ -13,6 +13,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout, NDArray
+from fedsz.core.broadcast import Broadcast
+from fedsz.core.protocol import Instructions
+from fedsz.core.settings import EXACT, LEAST_BYTES, Settings, codec_told
+from fedsz.core.shift import Shift
 from fedsz.flower.asked import Asked
 from fedsz.flower.broadcast_records import by_node, digests_in, values_by_node
 from fedsz.flower.broadcasts import Broadcasts
@@ -33,10 +37,6 @@ from fedsz.flower.shifts import KnownModels, Shifts
 from fedsz.flower.turns import Turns
 from fedsz.methods import Eigen
 from fedsz.stream import Reader
-from fedsz.update.broadcast import Broadcast
-from fedsz.update.config import EXACT, LEAST_BYTES, CompressionConfig, codec_told
-from fedsz.update.instructions import Instructions
-from fedsz.update.shift import Shift
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Packer:
     def pack(
         self,
         messages: Iterable[Message],
-        config: CompressionConfig,
+        config: Settings,
         codecs: Mapping[int, str],
         overlaps: bool = False,
     ) -> list[Packed]:
@@ -221,7 +221,7 @@ class Packer:
             records |= {f"shift.{node}.{key}": to_record(dict(x)) for key, x in shifts.items()}
         return records | self._turns.state() | self._broadcasts.state()
 
-    def restore(self, state: Mapping[str, Any], config: CompressionConfig) -> None:
+    def restore(self, state: Mapping[str, Any], config: Settings) -> None:
         """Go on from what `state` returned, also in another process."""
         parts: dict[str, dict[str, Any]] = {}  # by the first part of a name, then the rest
         for name, record in state.items():
@@ -349,14 +349,14 @@ class Packer:
         """Return what a node holds, by key, as far as it has not said otherwise."""
         return self._held.get(node, self._broadcasts.initial())
 
-    def _broadcast(self, config: CompressionConfig) -> Broadcast:
+    def _broadcast(self, config: Settings) -> Broadcast:
         about = {"feedback": self._feedback, "shared_initial": self._shared_initial}
         return Broadcast(config, **about, trends=self._trends)
 
     def _content(
         self,
         content: RecordDict,
-        config: CompressionConfig,
+        config: Settings,
         told: Instructions,
         lattice: int | None,
         *,

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedsz.arrays import Layout, NDArray
+from fedsz.core.clipping import add_step, parts, stepped
 from fedsz.errors import ConfigError
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.mean import Mean
@@ -26,7 +27,6 @@ from fedsz.privacy.accounting import Release
 from fedsz.privacy.clipping_norm import ClippingNorm
 from fedsz.privacy.noise import RandomBytes, deviation_of, random_bytes, with_noise
 from fedsz.privacy.plan import NoiseAt, PrivacyPlan
-from fedsz.update.clipping import add_step, parts, stepped
 
 logger = logging.getLogger(__name__)
 

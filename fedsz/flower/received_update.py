@@ -14,18 +14,18 @@ from flwr.app import ArrayRecord
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.codecs.spread import energy
+from fedsz.core.ahead import is_step
+from fedsz.core.clipping import MARGIN, scaled_step
+from fedsz.core.decode import owned, unpack
+from fedsz.core.framed import framed
+from fedsz.core.lossy import CodedTensor
+from fedsz.core.reference import Reference, require_reference
 from fedsz.errors import CorruptStream, FedszError, ModelMismatch, RefusedReply
 from fedsz.flower.records import aside_of, from_array, is_sealed, layout_of, streams_of
 from fedsz.flower.refusal import WHOLE, Norm, Refusal
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import Header
 from fedsz.stream.inspection import coded_by
-from fedsz.update.ahead import is_step
-from fedsz.update.clipping import MARGIN, scaled_step
-from fedsz.update.decompress import owned, unpack
-from fedsz.update.framed import framed
-from fedsz.update.lossy import CodedTensor
-from fedsz.update.reference import Reference, require_reference
 
 LEAST_SCALE: Final = 1e-20  # an update that must be clipped to less is refused
 IF_MEANT: Final = "if clients are to reply so, FedSZGrid takes same_model=False"

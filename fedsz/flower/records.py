@@ -4,7 +4,7 @@ A sealed ArrayRecord holds Arrays whose bytes are streams, each of differences f
 before it decodes to. Flower moves every Array on its own, so one costs less than a hundred. What
 streams cannot hold (text, objects, other serialisations) goes beside them as it is. A
 `ConfigRecord` under `KEY` travels with it: on the way to a client it says how to compress the reply
-(`fedsz.update.instructions`), on the way back what that took.
+(`fedsz.core.protocol`), on the way back what that took.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsz.arrays import DTYPE_IDS, DTYPE_NAMES, Layout, NDArray, cast, chunks, is_shape, raw
+from fedsz.core.framed import file_of, header_of
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.flower_compat import make_array, make_content, make_record
-from fedsz.update.framed import file_of, header_of
 
 KEY: Final = "fedsz"
 STYPE: Final = "fedsz.v1"

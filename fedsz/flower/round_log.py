@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from fedsz.control.record import Decision, Traffic
 from fedsz.control.rule import AUTO
+from fedsz.core.partition import SHAPE
+from fedsz.core.settings import LEAST_BYTES, Settings
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.formatting import ALL_ZERO, size
 from fedsz.methods import parts_of
-from fedsz.update.config import LEAST_BYTES, CompressionConfig
-from fedsz.update.partition import SHAPE
 
 if TYPE_CHECKING:
     from fedsz.flower.admission import Admitted
@@ -33,7 +33,7 @@ UNCHANGED: Final = " x1: "  # in the reason of a guard that leaves bounds as the
 class RoundLog:
     """Tells of rounds as they end; of what ``config`` loses for good, before the first."""
 
-    def __init__(self, config: CompressionConfig) -> None:
+    def __init__(self, config: Settings) -> None:
         self._warned: set[str] = set()
         self._explained: set[str] = set()
         if why := why_biased(config):
@@ -70,7 +70,7 @@ class RoundLog:
             self._explained |= reasons
             logger.info("fedsz: %s", why)
 
-    def _warn(self, seen: Traffic, config: CompressionConfig) -> None:
+    def _warn(self, seen: Traffic, config: Settings) -> None:
         if not (seen.tensors or seen.failures or seen.raw_aside):
             small = 0 < seen.raw_up < LEAST_BYTES * seen.replies
             why = f"fewer than {LEAST_BYTES} bytes of arrays" if small else "no arrays to compress"
@@ -101,7 +101,7 @@ class RoundLog:
             logger.warning("fedsz: %s", text)
 
 
-def why_biased(config: CompressionConfig) -> str:
+def why_biased(config: Settings) -> str:
     """Return what to warn of where a chain loses for good what it leaves out; "" elsewhere."""
     if config.chain is None or not config.chain.biased:
         return ""
@@ -110,7 +110,7 @@ def why_biased(config: CompressionConfig) -> str:
     return f"update {config.update!r} is biased, and what it leaves out is lost: {way}"
 
 
-def _why_lossless(tensors: int, config: CompressionConfig) -> str:
+def _why_lossless(tensors: int, config: Settings) -> str:
     if config.rule == SHAPE and not config.threshold:  # which take all that may be lossy
         return f"0 of {tensors} tensors hold floating-point numbers: they are sent without loss"
     return (

@@ -16,6 +16,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout, NDArray
+from fedsz.core.protocol import Instructions
+from fedsz.core.reference import Reference
 from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedRequest
 from fedsz.flower.client_state import ClientState
 from fedsz.flower.local_noise import LocalNoise
@@ -27,8 +29,6 @@ from fedsz.secagg.packing import Tokens
 from fedsz.secagg.server import Stage
 from fedsz.secagg.token_plan import TokenPlan
 from fedsz.secagg.tokens import TokenCodec
-from fedsz.update.instructions import Instructions
-from fedsz.update.reference import Reference
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import DTYPE_NAMES, Layout, NDArray
+from fedsz.core.reply_report import ReplyReport
 from fedsz.errors import AbortedRound, ConfigError, CorruptStream
 from fedsz.flower.admission import Admitted
 from fedsz.flower.averaging import not_averaging
@@ -36,7 +37,6 @@ from fedsz.secagg.server import SecureServer, planned
 from fedsz.secagg.steps import moved
 from fedsz.secagg.token_plan import TokenPlan, layout_digest
 from fedsz.secagg.tokens import TokenCodec
-from fedsz.update.reply_report import ReplyReport
 
 logger = logging.getLogger("flwr.fedsz")
 

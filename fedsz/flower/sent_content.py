@@ -11,6 +11,10 @@ from flwr.app import RecordDict
 from fedsz import codecs
 from fedsz.arrays import Layout, NDArray
 from fedsz.codecs import Raw
+from fedsz.core.broadcast import Broadcast
+from fedsz.core.lossless import BITS_CODEC
+from fedsz.core.protocol import Instructions
+from fedsz.core.reference import Reference
 from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.records import KEY, Aside, plain_bytes, sealed, to_record, with_aside
 from fedsz.flower_compat import RECORD_KEY_CONFIGS, make_note
@@ -18,10 +22,6 @@ from fedsz.methods import History, texts_sent, with_history
 from fedsz.shelf import Parked
 from fedsz.transport.messages import most_fields_of
 from fedsz.transport.replies import StreamedRequest
-from fedsz.update.broadcast import Broadcast
-from fedsz.update.instructions import Instructions
-from fedsz.update.lossless import BITS_CODEC
-from fedsz.update.reference import Reference
 
 # What encoders fall back to, whatever codecs they are told to use.
 CODECS_OF_FALLBACKS: Final = (Raw.name, BITS_CODEC.name)

@@ -11,13 +11,13 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from fedsz.arrays import LOSSY_DTYPES, NDArray
+from fedsz.core.ahead import is_step
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
+from fedsz.core.step import step_spread
 from fedsz.flower.pushes import same_arrays
 from fedsz.flower.records import views_of
 from fedsz.flower_compat import records_in
-from fedsz.update.ahead import is_step
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
-from fedsz.update.step import step_spread
 
 Step = tuple[Mapping[str, NDArray], Mapping[str, NDArray]]  # the model before, and the one after
 Elements = dict[str, NDArray]  # some, by tensor
@@ -25,7 +25,7 @@ Elements = dict[str, NDArray]  # some, by tensor
 LOOK: Final = 1 << 12  # elements of a tensor that tell
 
 
-def spread_of(steps: Iterable[Step], config: CompressionConfig) -> dict[str, tuple[int, float]]:
+def spread_of(steps: Iterable[Step], config: Settings) -> dict[str, tuple[int, float]]:
     """Return the elements and the standard deviation of steps, by tensor that ``config`` codes."""
     found: dict[str, tuple[int, float]] = {}
     for before, after in steps:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from fedsz.core.reference import Reference
+from fedsz.core.shift import Shift, digest_of, shift_after, shifted
 from fedsz.errors import FedszError
 from fedsz.methods import Transform
 from fedsz.shelf import Parked, Shelf
 from fedsz.stream import Reader
-from fedsz.update.reference import Reference
-from fedsz.update.shift import Shift, digest_of, shift_after, shifted
 
 logger = logging.getLogger(__name__)
 

@@ -262,7 +262,7 @@ class Difference(Wrapper):
     that is EF21; with an unbiased one of variance w and a rate of at most 1 / (1 + w), DIANA.
 
     Both keep h beside all other state, and move what x is a difference from by it: so a sender's
-    ``encode`` is given x - h. See `fedsz.update.shift`.
+    ``encode`` is given x - h. See `fedsz.core.shift`.
 
     Attributes:
         inner: what codes x - h.

@@ -12,12 +12,12 @@ import msgspec
 
 from fedsz.control.record import VERSION, RoundRecord
 from fedsz.control.round_numbers import NUMBERS
+from fedsz.core.settings import DEFAULT
 from fedsz.errors import ConfigError, FedszError
 from fedsz.formatting import one_line
 from fedsz.training.events import from_json
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CHECKPOINT, CONFIG, ROUNDS
-from fedsz.update.config import DEFAULT
 
 FAILED: Final = "failed"  # of what kind a failure is, where its record does not say
 MOST_NOTICES: Final = 20

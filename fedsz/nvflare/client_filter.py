@@ -12,18 +12,18 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 
 from fedsz.arrays import Layout
+from fedsz.core.client import check_finite, coded_update, initial_point, received
+from fedsz.core.decode import decompress
+from fedsz.core.protocol import Instructions
+from fedsz.core.reference import Reference
+from fedsz.core.reply_report import ReplyReport
+from fedsz.core.settings import LEAST_BYTES
 from fedsz.errors import CorruptStream, FedszError
 from fedsz.nvflare.content import NAME, VERSION, content_of, opened, plain, sealed
 from fedsz.nvflare.kept import Kept
 from fedsz.nvflare.model_filter import ModelFilter, Shared, TaskContext
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
-from fedsz.update.client_update import check_finite, coded_update, initial_point, received
-from fedsz.update.config import LEAST_BYTES
-from fedsz.update.decompress import decompress
-from fedsz.update.instructions import Instructions
-from fedsz.update.reference import Reference
-from fedsz.update.reply_report import ReplyReport
 
 
 class _Asked(NamedTuple):

@@ -3,7 +3,7 @@
 A sealed DXO keeps its kind. Its data are streams, each of differences from what the one before it
 decodes to, and beside them what no stream can hold. Its meta names the algorithm, as those of
 NVFlare's own quantisers do, and has a note of ours: on the way to a client it says how to compress
-the reply (`fedsz.update.instructions`), on the way back what that took.
+the reply (`fedsz.core.protocol`), on the way back what that took.
 """
 
 from __future__ import annotations

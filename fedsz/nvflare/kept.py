@@ -6,9 +6,9 @@ import hashlib
 from typing import NamedTuple
 
 from fedsz.arrays import NDArray
+from fedsz.core.protocol import Instructions
+from fedsz.core.reference import Reference
 from fedsz.methods import History
-from fedsz.update.instructions import Instructions
-from fedsz.update.reference import Reference
 
 
 class _Left(NamedTuple):
@@ -20,7 +20,7 @@ class _Left(NamedTuple):
 
 
 class Kept:
-    """A client's `fedsz.update.client_update.Keeper`, by the names of tasks.
+    """A client's `fedsz.core.client.Keeper`, by the names of tasks.
 
     It keeps the residual of the last turn, and that of the turn before: a reply that does not
     count has taken the latter with it, and then the client goes back to it.

@@ -14,13 +14,13 @@ from nvflare.apis.shareable import Shareable, make_copy
 
 from fedsz.control.policy import Controller, asked_for
 from fedsz.control.rule import DEFAULT_TOLERANCE
+from fedsz.core.reply_report import ReplyReport
+from fedsz.core.settings import DEFAULT, LEAST_BYTES
 from fedsz.errors import CorruptStream, FedszError
 from fedsz.formatting import one_line
 from fedsz.nvflare.content import NAME, VERSION, Sealed, content_of, opened, plain, sealed
 from fedsz.nvflare.model_filter import ModelFilter, Shared, TaskContext
 from fedsz.nvflare.task_server import TaskServer, require_usable
-from fedsz.update.config import DEFAULT, LEAST_BYTES
-from fedsz.update.reply_report import ReplyReport
 
 
 class _Job:

@@ -22,17 +22,17 @@ from fedsz.control.policy import Controller
 from fedsz.control.record import ClientRecord, Failure, RoundRecord
 from fedsz.control.rule import SENSITIVITY, SPREAD
 from fedsz.control.tally import EvaluationMetrics, Tally
+from fedsz.core.ahead import not_ahead
+from fedsz.core.broadcast import Broadcast
+from fedsz.core.decode import decode
+from fedsz.core.protocol import Instructions
+from fedsz.core.reference import Reference, require_reference
+from fedsz.core.reply_report import ReplyReport
+from fedsz.core.settings import EXACT, Settings
+from fedsz.core.step import step_spread
 from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
 from fedsz.formatting import size
 from fedsz.stream import Limits, Reader
-from fedsz.update.ahead import not_ahead
-from fedsz.update.broadcast import Broadcast
-from fedsz.update.config import EXACT, CompressionConfig
-from fedsz.update.decompress import decode
-from fedsz.update.instructions import Instructions
-from fedsz.update.reference import Reference, require_reference
-from fedsz.update.reply_report import ReplyReport
-from fedsz.update.step import step_spread
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class TaskServer:
             return streams, told
 
     @property
-    def _told(self) -> CompressionConfig:
+    def _told(self) -> Settings:
         """What clients are told: nothing that older ones do not know, and to begin with the model.
 
         They may test what they begin with, and the server takes that for the model's.
@@ -297,7 +297,7 @@ def _copied(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
     return {name: x.copy() for name, x in arrays.items()}
 
 
-def _finer(config: CompressionConfig) -> CompressionConfig:
+def _finer(config: Settings) -> Settings:
     """Return a config whose chosen bound of the model is for one lattice."""
     bound = config.downlink_bound
     if bound is None or not config.staggers:  # somebody has named it

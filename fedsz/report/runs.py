@@ -19,10 +19,10 @@ from fedsz.bounds import KINDS, ErrorBound
 from fedsz.codecs import CODECS
 from fedsz.control.record import RoundRecord
 from fedsz.control.transfer_time import UpdateCost
+from fedsz.core.partition import PAPER
 from fedsz.experiments.error_distribution import Distribution
 from fedsz.experiments.scheme import DEFAULTS, RAW, Scheme, asks_nothing
 from fedsz.formatting import NOTHING, count, digits, listed, points
-from fedsz.update.partition import PAPER
 
 UNCOMPRESSED: Final = "uncompressed"
 

@@ -32,6 +32,7 @@ import msgspec
 import numpy as np
 
 from fedsz.arrays import Buffer, Layout, NDArray, chunks
+from fedsz.core.clipping import add_step
 from fedsz.errors import (
     ConfigError,
     CorruptStream,
@@ -45,7 +46,6 @@ from fedsz.secagg.masks import Ring
 from fedsz.secagg.packing import Tokens
 from fedsz.secagg.token_plan import MAX_BYTES, Digest, about, layout_digest
 from fedsz.secagg.tokens import Sum
-from fedsz.update.clipping import add_step
 
 OVERFLOW: Final = 40  # bits
 MOST_GROWTH: Final = 1.5  # of the noise, by rounding: a coarser grid is refused

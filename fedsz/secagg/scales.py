@@ -15,7 +15,7 @@ import numpy as np
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.codecs.spread import energy
-from fedsz.update.partition import PARAMETERS, is_lossy
+from fedsz.core.partition import PARAMETERS, is_lossy
 
 _STEP: Final = 0.1  # of the weights' root mean square: the first step, by guess
 _LEAST: Final = 0.1  # of that over all tensors: for those that begin with zeros

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from fedsz.control.record import RoundRecord, Totals, as_builtins, upgraded
+from fedsz.core.settings import DEFAULT, Settings
 from fedsz.errors import FedszError
-from fedsz.update.config import DEFAULT, CompressionConfig
 
 
 class Listening(msgspec.Struct, frozen=True, tag_field="event", tag="listening"):
@@ -68,7 +68,7 @@ def to_json(event: Event) -> str:
     return msgspec.json.encode(told).decode()
 
 
-def from_json(line: str | bytes, base: CompressionConfig = DEFAULT) -> Event:
+def from_json(line: str | bytes, base: Settings = DEFAULT) -> Event:
     """Return the event in a line from `to_json`, of this release or an older one.
 
     ``base`` is how the run compresses, for what decisions of older releases do not say.

@@ -15,6 +15,8 @@ from fedsz.arrays import NDArray
 from fedsz.control.policy import Controller
 from fedsz.control.record import RoundRecord
 from fedsz.control.rule import AUTO, SENSITIVITY, SPREAD
+from fedsz.core.settings import DELTA_EF
+from fedsz.core.step import step_spread
 from fedsz.errors import ConfigError
 from fedsz.flower.admission_rules import AdmissionRules
 from fedsz.flower.deadline import Deadlines
@@ -36,8 +38,6 @@ from fedsz.training.secure_ring import require_room, secure_of
 from fedsz.training.seeding import seeded
 from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
-from fedsz.update.config import DELTA_EF
-from fedsz.update.step import step_spread
 
 LONGEST: Final = 1e9  # seconds that a client may say it trained
 # The server evaluates, so that clients do nothing but train.

@@ -14,6 +14,7 @@ from typing import Any, Final, Self, get_type_hints
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.rule import AUTO, FIXED
+from fedsz.core.settings import DEFAULT, Settings
 from fedsz.data_share import Share
 from fedsz.errors import ConfigError, cannot
 from fedsz.formatting import did_you_mean
@@ -44,7 +45,6 @@ from fedsz.training.option import (
     option,
     typed,
 )
-from fedsz.update.config import DEFAULT, CompressionConfig
 
 ANY_SHARE: Final = "auto"  # a partition: the one that the server gives
 
@@ -321,15 +321,15 @@ class RunConfig:
         return bits
 
     @property
-    def compression(self) -> CompressionConfig:
+    def compression(self) -> Settings:
         """How updates and models are compressed.
 
         Raises:
             ConfigError: no such codec.
         """
-        names = CompressionConfig.__struct_fields__
+        names = Settings.__struct_fields__
         given = {name: getattr(self, name) for name in names if name in options(RunConfig)}
-        return CompressionConfig(**{**given, "error_bound": str(ErrorBound.of(self.error_bound))})
+        return Settings(**{**given, "error_bound": str(ErrorBound.of(self.error_bound))})
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:

@@ -21,6 +21,7 @@ from flwr.app import RecordDict
 
 from fedsz.arrays import NDArray
 from fedsz.control.record import RoundRecord
+from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError, FedszError, cannot
 from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_record, views_of
@@ -30,7 +31,6 @@ from fedsz.training.events import from_json
 from fedsz.training.option import TRAVEL, WATCHING
 from fedsz.training.options import RunConfig, options
 from fedsz.transport.records_file import read_records, write_records
-from fedsz.update.config import CompressionConfig
 from fedsz.whole_files import append_line, lock_folder, read_bytes, remove_parts, write_whole
 
 CONFIG = "config.toml"
@@ -225,7 +225,7 @@ def resumed_config(folder: Path, given: Mapping[str, Any]) -> RunConfig:
     return dataclasses.replace(asked, resume=str(folder))
 
 
-def read_rounds(folder: Path, base: CompressionConfig) -> Iterator[RoundRecord]:
+def read_rounds(folder: Path, base: Settings) -> Iterator[RoundRecord]:
     """Yield the rounds that a run's folder holds, in order, but for a line that a crash cut short.
 
     The run may be of an older release; ``base`` is how it compresses.

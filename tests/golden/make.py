@@ -24,12 +24,12 @@ from fedsz.arrays import DTYPE_IDS, DTYPES
 from fedsz.codecs import CODECS
 from fedsz.codecs.base import Codec
 from fedsz.codecs.uniform import Uniform
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.encode import compress_measured
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.methods import History
 from fedsz.stream import Part, Tensor, write
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
 from tests.strategies import LAYER
 
 FOLDER = Path(__file__).parent
@@ -72,7 +72,7 @@ class Case:
         arrays = self.arrays()
         if self.chain:
             # Not by `compress`, which takes no chain that keeps state.
-            config, reference = CompressionConfig(lossless="zstd"), Reference.of(self.reference())
+            config, reference = Settings(lossless="zstd"), Reference.of(self.reference())
             history = reference.history if reference else None
             encoder = ChainEncoder(methods.parse(self.chain), seed=7, history=history)
             return compress_measured(arrays, config, reference, encoder=encoder)[0]

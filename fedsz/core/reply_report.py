@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from fedsz.update.compress import Report
-from fedsz.update.step import Arrival
+from fedsz.core.encode import Report
+from fedsz.core.step import Arrival
 
 # By attribute: its key beside the arrays, and the most that a client may say; what is above counts
 # as that.

@@ -29,7 +29,7 @@ class Reference:
 
     Attributes:
         history: what broadcasts have shown on the way to it, if that is known.
-        begun: by tensor, what training begins with in its place; see `fedsz.update.ahead`.
+        begun: by tensor, what training begins with in its place; see `fedsz.core.ahead`.
 
     Raises:
         ConfigError: it holds something that streams do not.

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from copy import copy
 from typing import Final
 
+from fedsz.core.reference import Reference
 from fedsz.methods import History
-from fedsz.update.reference import Reference
 
 # Histories of clients that have missed a broadcast, which go on with the next.
 MOST_HISTORIES: Final = 4

@@ -27,13 +27,13 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, _methods
 from fedsz.codecs.base import FLOAT32, Residual
 from fedsz.codecs.uniform import Uniform
+from fedsz.core.encoder import hardly_saves
+from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.lossless import Entry
+from fedsz.core.partition import is_lossy
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.stream import DIFFERENCE, VALUES, Part
-from fedsz.update.config import CompressionConfig
-from fedsz.update.encoder import hardly_saves
-from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.lossless import Entry
-from fedsz.update.partition import is_lossy
-from fedsz.update.reference import Reference
 
 STEP_BITS: Final = 4  # of a first step: it is at most an eighth below twice the bound
 UNTRAINED: Final = ErrorBound.rel(1 / 16)  # eight levels of what is chance train as well
@@ -118,7 +118,7 @@ def place(
     return Placed(points, left, grid, overflows)
 
 
-def place_first(state: Mapping[str, NDArray], config: CompressionConfig) -> Placed:
+def place_first(state: Mapping[str, NDArray], config: Settings) -> Placed:
     """Return the points of a model that both sides hold, hardly moved and the same everywhere."""
     lossy = {
         name: fine_step(x, FIRST) / 2
@@ -131,7 +131,7 @@ def place_first(state: Mapping[str, NDArray], config: CompressionConfig) -> Plac
 def bounds_of(
     meant: ErrorFeedback,
     named: Mapping[str, float],
-    config: CompressionConfig,
+    config: Settings,
     before: Reference | None,
 ) -> dict[str, float]:
     """Return the absolute bound of each tensor that may be lossy; 0 where nothing may move.

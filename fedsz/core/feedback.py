@@ -21,12 +21,12 @@ import numpy as np
 
 from fedsz.arrays import NDArray, chunks, wide
 from fedsz.codecs.base import Residual
+from fedsz.core.lossy import compared, narrow
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
+from fedsz.core.step import bounds_of_step, energies
 from fedsz.methods.feedback import RESIDUAL
 from fedsz.methods.state import misfit
-from fedsz.update.config import CompressionConfig
-from fedsz.update.lossy import compared, narrow
-from fedsz.update.reference import Reference
-from fedsz.update.step import bounds_of_step, energies
 
 STILL: Final = 1e-9  # of the energy of a residual: what rounding makes of no step
 
@@ -89,7 +89,7 @@ class ErrorFeedback(Mapping[str, NDArray]):
             if name not in self._state or not _fits(r, self._state[name])
         }
 
-    def bounds(self, config: CompressionConfig, reference: Reference) -> dict[str, float]:
+    def bounds(self, config: Settings, reference: Reference) -> dict[str, float]:
         """Return the absolute bounds of tensors to be coded as differences from ``reference``.
 
         Bounds of kind ``std`` and ``step`` are of the step alone. Of the step and the residual,
@@ -104,7 +104,7 @@ class ErrorFeedback(Mapping[str, NDArray]):
         bounds = {name: self.bound(name, config, reference) for name in names}
         return {name: bound for name, bound in bounds.items() if bound}
 
-    def last_meant(self, held: Reference, config: CompressionConfig) -> Reference | None:
+    def last_meant(self, held: Reference, config: Settings) -> Reference | None:
         """Return what was meant by the model before if the state_dict is a step from that.
 
         Whoever puts steps onto what was meant, and not onto what receivers hold, has in the next
@@ -128,7 +128,7 @@ class ErrorFeedback(Mapping[str, NDArray]):
         still = {name for name, (_, energy) in own.items() if energy < STILL * found[name][1]}
         return Reference({**since.arrays, **{name: held.arrays[name] for name in still}})
 
-    def bound(self, name: str, config: CompressionConfig, reference: Reference) -> float:
+    def bound(self, name: str, config: Settings, reference: Reference) -> float:
         """Return what `bounds` does for one tensor, 0 for none; not for bounds of kind ``step``."""
         x = self._state[name]
         if config.bound.kind != "std" or not x.size or self.residual(name) is None:

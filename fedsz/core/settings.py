@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fedsz.bounds import ErrorBound
+from fedsz.core.partition import check_rule
 from fedsz.errors import ConfigError
-from fedsz.update.partition import check_rule
 
 if TYPE_CHECKING:
     from fedsz.codecs import Codec, LosslessCodec
@@ -110,7 +110,7 @@ def codec_told(text: str) -> str:
     return told
 
 
-class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How updates and models are compressed.
 
     Every field is text or a number, and is written and read without loss: by the command line, in
@@ -122,18 +122,18 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         codec: for tensors that may be lossy, with its settings.
         lossless: codec for everything else.
         threshold: tensors of up to this many elements stay lossless.
-        rule: which other tensors stay lossless; see `fedsz.update.partition.is_lossy`.
+        rule: which other tensors stay lossless; see `fedsz.core.partition.is_lossy`.
         factors: by the names of tensors, what to multiply their bounds with; 1 for all others.
         update: what clients send: "weights", "delta" (how they differ from the model that clients
             were sent), "delta+ef" (with error feedback) or that difference by a chain of methods,
             as `fedsz.methods.parse` reads it, in place of bound and codec.
         decay: what a residual is multiplied with for each round that it waits, in [0, 1].
         ahead: whether clients begin to train with part of what they have not sent yet added to the
-            model, where they feed that back; see `fedsz.update.ahead`.
+            model, where they feed that back; see `fedsz.core.ahead`.
         downlink: "exact", the error bound of the model that clients are sent, or the chain that
             codes how it differs from the one that they hold, such as "difference>topk". With
             "staggered:" before a bound of a step it is of what clients are sent on average; see
-            `fedsz.update.staggered`.
+            `fedsz.core.staggered`.
 
     Raises:
         ConfigError: a value is out of range or does not exist.
@@ -174,7 +174,7 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         lossless: str | Codec = "blosclz",
         downlink: ErrorBound | float | str = EXACT,
         **more: Any,
-    ) -> CompressionConfig:
+    ) -> Settings:
         """Return what a caller asked for, to be used here: bounds and codecs may be objects, too.
 
         Raises:
@@ -189,11 +189,11 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
             **more,
         ).require()
 
-    def replace(self, **changes: Any) -> CompressionConfig:
+    def replace(self, **changes: Any) -> Settings:
         """Return it with other values of some fields; raises as the class does."""
         return msgspec.structs.replace(self, **changes)
 
-    def require(self) -> CompressionConfig:
+    def require(self) -> Settings:
         """Return it, or raise why its codecs cannot be used: `ConfigError`, `CodecUnavailable`."""
         _ = self.lossy_codec, self.lossless_codec
         return self
@@ -236,7 +236,7 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self._has(Eigen)
 
     @property
-    def without_history(self) -> CompressionConfig:
+    def without_history(self) -> Settings:
         """What clients are told whose release cannot code by a history: the rest of the chain.
 
         Of feedback and a bound of the whole step, which such releases do not take in chains, that
@@ -279,12 +279,12 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.downlink.startswith(STAGGERED)
 
     @property
-    def not_staggered(self) -> CompressionConfig:
+    def not_staggered(self) -> Settings:
         """The same with one model for all clients."""
         return self.replace(downlink=self.downlink.removeprefix(STAGGERED))
 
     @property
-    def aside(self) -> CompressionConfig:
+    def aside(self) -> Settings:
         """The same for replies that do not train: exactly, and without residuals."""
         changes = self.chain is not None or self.feeds_back
         return self.replace(update=DELTA if changes else self.update, codec=self.lossless)
@@ -332,7 +332,7 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
         return self.chain is not None and any(isinstance(p, kind) for p in parts_of(self.chain))
 
-    def with_factors(self, factors: Mapping[str, float]) -> CompressionConfig:
+    def with_factors(self, factors: Mapping[str, float]) -> Settings:
         """Return the same whose bounds of some tensors are multiplied with these once more."""
         both = {name: factor * self.factors.get(name, 1.0) for name, factor in factors.items()}
         return self.replace(factors={**self.factors, **both}) if both else self
@@ -342,5 +342,5 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.bound.scaled(self.factors.get(name, 1.0))
 
 
-_DEFAULTS: Final = {f.name: f.default for f in msgspec.structs.fields(CompressionConfig)}
-DEFAULT: Final = CompressionConfig()
+_DEFAULTS: Final = {f.name: f.default for f in msgspec.structs.fields(Settings)}
+DEFAULT: Final = Settings()

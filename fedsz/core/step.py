@@ -22,15 +22,15 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.codecs.spread import energy_between
-from fedsz.update.config import CompressionConfig
-from fedsz.update.partition import is_lossy
-from fedsz.update.reference import Reference
+from fedsz.core.partition import is_lossy
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 
 MOST: Final = 4.0  # root mean squares of its own that bound a tensor's step
 
 
 def energies(
-    state: Mapping[str, NDArray], reference: Reference, config: CompressionConfig
+    state: Mapping[str, NDArray], reference: Reference, config: Settings
 ) -> dict[str, tuple[int, float]]:
     """Return elements and sum of squares of the step of each tensor that may be lossy.
 
@@ -48,9 +48,7 @@ def energies(
     return found
 
 
-def bounds_of_step(
-    energies: Mapping[str, tuple[int, float]], config: CompressionConfig
-) -> dict[str, float]:
+def bounds_of_step(energies: Mapping[str, tuple[int, float]], config: Settings) -> dict[str, float]:
     """Return the absolute bounds that a config's bound of kind ``step`` means, by tensor.
 
     Args:
@@ -133,7 +131,7 @@ def step_spread(
     """Return elements and standard deviation of the step that each lossy tensor takes.
 
     Tensors that are not in both, in one shape, or whose step is not finite are left out. ``rule``
-    and ``threshold`` say which are lossy, see `fedsz.update.partition.is_lossy`.
+    and ``threshold`` say which are lossy, see `fedsz.core.partition.is_lossy`.
     """
     found = {}
     for name, x in after.items():

@@ -15,23 +15,23 @@ from typing import Final, Protocol
 import numpy as np
 
 from fedsz.arrays import NDArray, New, StateDict, as_arrays, new_memory
+from fedsz.core.ahead import ALIKE, finer, is_step, less_head_start
+from fedsz.core.bound_encoder import UpdateEncoder
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.decode import arrays_of
+from fedsz.core.encode import Report, compress_measured
+from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.grid import place_first
+from fedsz.core.protocol import Instructions
+from fedsz.core.reference import Reference, require_reference, shown
+from fedsz.core.settings import Settings
+from fedsz.core.shift import NO_SHIFT, agreed_shift, shift_after, shifted, with_shift
+from fedsz.core.step import Arrival, energies, scales_of_step
 from fedsz.errors import DivergedUpdate, ReferenceMismatch
 from fedsz.methods import History
 from fedsz.methods.combinators import by_step
 from fedsz.methods.state import tensor_of
 from fedsz.stream import Limits, Reader
-from fedsz.update.ahead import ALIKE, finer, is_step, less_head_start
-from fedsz.update.bound_encoder import UpdateEncoder
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import Report, compress_measured
-from fedsz.update.config import CompressionConfig
-from fedsz.update.decompress import arrays_of
-from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.instructions import Instructions
-from fedsz.update.lattice import place_first
-from fedsz.update.reference import Reference, require_reference, shown
-from fedsz.update.shift import NO_SHIFT, agreed_shift, shift_after, shifted, with_shift
-from fedsz.update.step import Arrival, energies, scales_of_step
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Keeper(Protocol):
         """Keep nothing of what any turn has left out."""
 
 
-def initial_point(state: StateDict, config: CompressionConfig) -> Reference:
+def initial_point(state: StateDict, config: Settings) -> Reference:
     """Return the model that training starts from as a server's lattice has it.
 
     Args:
@@ -233,7 +233,7 @@ def coded_update(
     return stream, report, encoder.arrived
 
 
-def _without_memory(key: str, config: CompressionConfig) -> CompressionConfig:
+def _without_memory(key: str, config: Settings) -> Settings:
     """Return a config that leaves less to later rounds, of which a client may know nothing."""
     _warn_without_memory(key)
     return config.replace(codec=config.lossy_codec.told)
@@ -254,7 +254,7 @@ def _of_absent(
     kept: Mapping[str, NDArray],
     arrays: Mapping[str, NDArray],
     model: Reference,
-    config: CompressionConfig,
+    config: Settings,
 ) -> dict[str, NDArray]:
     """Return what has been kept of the model's tensors that are not replied: it goes on waiting."""
     tensors = {name: name if config.chain is None else tensor_of(name) for name in kept}

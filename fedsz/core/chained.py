@@ -13,6 +13,10 @@ import numpy as np
 from fedsz import methods
 from fedsz.arrays import Buffer, NDArray, wide
 from fedsz.codecs.base import Opened, OpenedArray
+from fedsz.core.encoder import Encoder, hardly_saves
+from fedsz.core.lossless import Entry
+from fedsz.core.lossy import moved, narrow, saturated
+from fedsz.core.reference import Reference
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream, UnsupportedStream
 from fedsz.methods import History, Shared, Sparse, State, TensorSpec, Transform, with_history
 from fedsz.methods.base import DTYPES, NOTHING, Decoded, Planes, dense, is_finite, is_small
@@ -25,10 +29,6 @@ from fedsz.methods.state import SHIFT, by_tensor, flat, misfit, path_of, restore
 from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, MOST_CHAINS, Tensor
 from fedsz.stream import Chain as ChainRecord
 from fedsz.stream import Part as Payload
-from fedsz.update.encoder import Encoder, hardly_saves
-from fedsz.update.lossless import Entry
-from fedsz.update.lossy import moved, narrow, saturated
-from fedsz.update.reference import Reference
 
 
 class ChainEncoder(Encoder):
@@ -36,7 +36,7 @@ class ChainEncoder(Encoder):
 
     Args:
         transform: what codes tensors. Where it is a `Difference`, the reference that tensors are
-            coded from has been moved already, see `fedsz.update.shift`.
+            coded from has been moved already, see `fedsz.core.shift`.
         seed, round, sender: as in `fedsz.methods.Shared`.
         kept: what an earlier encoder left, see `left`.
         sent: the model that tensors were trained from, to measure how much of them arrives.

@@ -13,13 +13,13 @@ from typing import Final
 import numpy as np
 
 from fedsz.arrays import Buffer, NDArray, wide
+from fedsz.core.chained import ChainDecoder
+from fedsz.core.decode import unpack
+from fedsz.core.lossy import CodedTensor, moved
+from fedsz.core.reference import Reference
 from fedsz.methods import Difference, TensorSpec, Transform
 from fedsz.methods.state import SHIFT, by_tensor, flat
 from fedsz.stream import Reader
-from fedsz.update.chained import ChainDecoder
-from fedsz.update.decompress import unpack
-from fedsz.update.lossy import CodedTensor, moved
-from fedsz.update.reference import Reference
 
 Shift = Mapping[str, NDArray]  # by tensor, of its shape; float64 for float64, float32 for others
 NO_SHIFT: Final[Shift] = {}

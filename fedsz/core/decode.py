@@ -8,11 +8,11 @@ from typing import Any
 from fedsz import codecs
 from fedsz.arrays import NDArray, New, StateDict, as_tensor, new_memory
 from fedsz.codecs import Codec
+from fedsz.core.chained import ChainDecoder
+from fedsz.core.lossless import base_of, decode_lossless
+from fedsz.core.lossy import CodedTensor, located
+from fedsz.core.reference import Reference, require_reference
 from fedsz.stream import BITS, CHAIN_DIFFERENCE, CHAINED, DIFFERENCE, Limits, Reader
-from fedsz.update.chained import ChainDecoder
-from fedsz.update.lossless import base_of, decode_lossless
-from fedsz.update.lossy import CodedTensor, located
-from fedsz.update.reference import Reference, require_reference
 
 
 def decompress(

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedsz.arrays import NDArray
+from fedsz.core.lossless import Entry
+from fedsz.core.reference import Reference
+from fedsz.core.step import Arrival
 from fedsz.stream import Chain, Part
-from fedsz.update.lossless import Entry
-from fedsz.update.reference import Reference
-from fedsz.update.step import Arrival
 
 
 class Encoder(ABC):

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
-from fedsz.update.config import CompressionConfig
 
 _HOLDS: Final = "holds."  # and the key of a model
 _SHIFTS: Final = "shift."  # likewise
@@ -18,14 +18,14 @@ _HISTORIES: Final = "history."  # likewise
 # Flower's ConfigRecord holds no mapping, and how the model comes to clients is not their concern.
 _PLAIN: Final = {
     name: name.replace("_", "-")
-    for name in CompressionConfig.__struct_fields__
+    for name in Settings.__struct_fields__
     if name not in ("factors", "downlink")
 }
 
 _LATER: Final = ("ahead",)  # fields that older servers do not tell of
 
 # msgspec learns a type on its first use. Another thread that uses it meanwhile ends the process.
-msgspec.msgpack.Decoder(CompressionConfig)
+msgspec.msgpack.Decoder(Settings)
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Instructions:
             since, and that did not: the reply was late, refused, or of a round that does not count.
             None where the last one counted.
         shifts: by the key of a model, the digest of the shift that the server has of this
-            client; see `fedsz.update.shift`. None where the client is to start anew.
+            client; see `fedsz.core.shift`. None where the client is to start anew.
         histories: by the key of a model, the digest of the history of broadcasts that the
             server has for this client once it has received the message; see `fedsz.methods.eigen`.
         replied: whether a reply of this client has counted in this run.
     """
 
-    config: CompressionConfig
+    config: Settings
     turn: int = 0
     holds: Mapping[str, bytes] = field(default_factory=dict)
     run: bytes = b""
@@ -101,7 +101,7 @@ class Instructions:
             config["factors"] = dict(zip(told["factor-names"], told["factors"], strict=True))
             turn = int(told["turn"])
             counted = int(told["counted"]) if "counted" in told else None
-            read = msgspec.convert(config, CompressionConfig)
+            read = msgspec.convert(config, Settings)
         except KeyError as err:
             raise ConfigError(f"the server's instructions lack {err}") from None
         except (TypeError, ValueError) as err:  # msgspec's own are ValueErrors

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from fedsz.arrays import NDArray
+from fedsz.core.grid import Grid
 from fedsz.shelf import Parked, Shelf
-from fedsz.update.lattice import Grid
 
 # Bytes of a stream that waits on disk between rounds: it is read again for few clients, or none.
 PARKED_FROM: Final = 1 << 20

@@ -1,7 +1,7 @@
 """The model on its way to the clients: packed once a round, and only what they lack of it.
 
 As in a film, there are key frames, which hold the model, and differences from the model before.
-Models are points of a lattice (`fedsz.update.lattice`), so that a client which has missed rounds is
+Models are points of a lattice (`fedsz.core.grid`), so that a client which has missed rounds is
 sent one array of tokens for them all, and one without any model the whole of it, as small as its
 points cost. What is on no lattice goes as the chain of differences, or without loss. So all clients
 of a round hold the same model, to the bit, by whatever way takes the fewest bytes.
@@ -24,18 +24,18 @@ import numpy as np
 from fedsz.arrays import Layout, NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
+from fedsz.core.broadcast_histories import Histories
+from fedsz.core.broadcast_state import BroadcastState, Step
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.decode import decompress
+from fedsz.core.encode import compress_measured
+from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.grid import Grid, bounds_of, bounds_of_chance, common_grid, place, place_first
+from fedsz.core.reference import Reference
+from fedsz.core.settings import DELTA, EXACT, Settings
+from fedsz.core.staggered import LATTICES, Staggered
 from fedsz.methods import History, Transform
 from fedsz.shelf import Parked
-from fedsz.update.broadcast_histories import Histories
-from fedsz.update.broadcast_state import BroadcastState, Step
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.compress import compress_measured
-from fedsz.update.config import DELTA, EXACT, CompressionConfig
-from fedsz.update.decompress import decompress
-from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.lattice import Grid, bounds_of, bounds_of_chance, common_grid, place, place_first
-from fedsz.update.reference import Reference
-from fedsz.update.staggered import LATTICES, Staggered
 
 # A model that nobody holds yet is sent as finely as 8 bits a weight would: who starts from trained
 # weights would lose them at the bounds that differences do with.
@@ -76,7 +76,7 @@ class Broadcast:
 
     def __init__(
         self,
-        config: CompressionConfig,
+        config: Settings,
         *,
         feedback: bool = True,
         shared_initial: bool = False,
@@ -96,7 +96,7 @@ class Broadcast:
         self._older: tuple[int, Reference] | None = None  # the model of a step, last looked at
         self.steer(config)
 
-    def steer(self, config: CompressionConfig) -> None:
+    def steer(self, config: Settings) -> None:
         """Pack what is put from now on in another way."""
         # Whatever clients send, a broadcast is of differences, and its bound may be of a step. What
         # has no bound of such a kind stays lossless, and so all does that is on no lattice.
@@ -193,7 +193,7 @@ class Broadcast:
     def _add_step(
         self,
         meant: ErrorFeedback,
-        config: CompressionConfig,
+        config: Settings,
         before: Reference | None,
         named: Mapping[str, float],
         wide: Mapping[str, float],

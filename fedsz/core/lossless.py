@@ -10,10 +10,10 @@ import numpy as np
 from fedsz.arrays import COMPLEX_DTYPES, Buffer, NDArray, raw
 from fedsz.codecs import Codec, LosslessCodec, Raw
 from fedsz.codecs.lossless import Zstd
+from fedsz.core import bit_difference as bits
+from fedsz.core.reference import Reference
 from fedsz.errors import CorruptStream
 from fedsz.stream import BITS, Part, Tensor
-from fedsz.update import bit_difference as bits
-from fedsz.update.reference import Reference
 
 # Of differences of bits, whatever the codec of plain bytes: higher levels gain nothing on planes.
 BITS_CODEC: Final = Zstd(level=1)

@@ -12,18 +12,18 @@ from fedsz import methods
 from fedsz.arrays import DTYPE_IDS, StateDict, as_array, as_arrays, require_state_dict
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
+from fedsz.core.bound_encoder import BoundEncoder
+from fedsz.core.chained import ChainEncoder
+from fedsz.core.encoder import Encoder
+from fedsz.core.grid import encode_point
+from fedsz.core.lossless import Entry, encode_lossless
+from fedsz.core.partition import is_lossy
+from fedsz.core.reference import Reference
+from fedsz.core.settings import DEFAULT, Settings
+from fedsz.core.step import bounds_of_step, energies
 from fedsz.errors import ConfigError
 from fedsz.methods import Transform, keeps_state
 from fedsz.stream import CHAINED, VALUES, Part, Tensor, write
-from fedsz.update.bound_encoder import BoundEncoder
-from fedsz.update.chained import ChainEncoder
-from fedsz.update.config import DEFAULT, CompressionConfig
-from fedsz.update.encoder import Encoder
-from fedsz.update.lattice import encode_point
-from fedsz.update.lossless import Entry, encode_lossless
-from fedsz.update.partition import is_lossy
-from fedsz.update.reference import Reference
-from fedsz.update.step import bounds_of_step, energies
 
 # Smaller lossless tensors share a payload: a hundred BatchNorm vectors pack better together, and
 # a payload of its own costs each of them some 30 bytes.
@@ -73,9 +73,9 @@ def compress(
             makes the whole stream lossless.
         lossless: codec for all other tensors.
         threshold: tensors of up to this many elements stay lossless.
-        rule: which other tensors stay lossless; see `fedsz.update.partition.is_lossy`.
+        rule: which other tensors stay lossless; see `fedsz.core.partition.is_lossy`.
         reference: a state_dict of the same names, dtypes and shapes, which the receiver has too.
-            Each call hashes it; that of a `fedsz.update.reference.Reference` is kept.
+            Each call hashes it; that of a `fedsz.core.reference.Reference` is kept.
             Lossy tensors are then coded as differences from it. Bounds of kind ``std`` and
             ``step`` are of the differences; all others stay bounds of the tensors themselves.
             Lossless tensors are coded as differences of their bits, if that is smaller and the
@@ -102,7 +102,7 @@ def compress(
         >>> bool(np.abs(back - weights).max() <= 1e-2)
         True
     """
-    config = CompressionConfig.of(
+    config = Settings.of(
         error_bound, codec=codec, lossless=lossless, threshold=threshold, rule=rule
     )
     state, base = require_state_dict(state_dict), Reference.of(reference)
@@ -127,7 +127,7 @@ def _stateless(chain: str | Transform) -> Transform:
 
 def compress_measured(
     state_dict: StateDict,
-    config: CompressionConfig,
+    config: Settings,
     reference: Reference | None = None,
     *,
     bounds: Mapping[str, float] = MappingProxyType({}),

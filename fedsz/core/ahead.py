@@ -22,11 +22,11 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs.base import Residual
 from fedsz.codecs.spread import energy, energy_between
 from fedsz.codecs.uniform import WIDE
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
 from fedsz.methods.base import is_finite
 from fedsz.methods.feedback import RESIDUAL
 from fedsz.methods.state import by_tensor, path_of
-from fedsz.update.config import CompressionConfig
-from fedsz.update.reference import Reference
 
 # What is added of a residual, times the bound in steps; docs/results/savings.md has what others
 # cost. Where bounds are of something else, it is as at one of `TYPICAL` steps.
@@ -51,7 +51,7 @@ def without_head_start(bound: ErrorBound) -> float:
     return max(1 / WIDER, min(1.0, ALIKE / bound.value))
 
 
-def not_ahead(config: CompressionConfig) -> CompressionConfig:
+def not_ahead(config: Settings) -> Settings:
     """Return a config for clients that begin with the model: bounds for others are too wide."""
     if not config.ahead:
         return config
@@ -60,7 +60,7 @@ def not_ahead(config: CompressionConfig) -> CompressionConfig:
 
 
 def finer(
-    arrays: Mapping[str, NDArray], config: CompressionConfig, *, forgets: bool = False
+    arrays: Mapping[str, NDArray], config: Settings, *, forgets: bool = False
 ) -> dict[str, float]:
     """Return what bounds are multiplied with, of tensors whose residuals are of less use.
 
@@ -82,7 +82,7 @@ def finer(
 
 
 def ahead_of(
-    sent: Reference, kept: Mapping[str, NDArray], age: int, config: CompressionConfig
+    sent: Reference, kept: Mapping[str, NDArray], age: int, config: Settings
 ) -> dict[str, NDArray]:
     """Return the tensors that training begins with elsewhere than with the model that was sent.
 

@@ -32,7 +32,7 @@ from fedsz.codecs.uniform import Comparison, Uniform, compare
 from fedsz.errors import CorruptStream
 
 if TYPE_CHECKING:
-    from fedsz.update.chained import ChainDecoder
+    from fedsz.core.chained import ChainDecoder
 
 OCTAVES: Final = (1e-30, 1e30)  # bounds whose steps `Uniform.encode_multiples` takes
 

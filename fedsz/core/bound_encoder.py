@@ -15,15 +15,15 @@ from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.uniform import WIDE, Uniform, compare
+from fedsz.core.encoder import Encoder, hardly_saves
+from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.framed import framed
+from fedsz.core.lossless import Entry, encode_lossless
+from fedsz.core.lossy import CodedTensor, Within, bound_of, encode_difference, encode_within
+from fedsz.core.reference import Reference
+from fedsz.core.settings import Settings
+from fedsz.core.step import Arrival
 from fedsz.stream import DIFFERENCE, VALUES, Part
-from fedsz.update.config import CompressionConfig
-from fedsz.update.encoder import Encoder, hardly_saves
-from fedsz.update.error_feedback import ErrorFeedback
-from fedsz.update.framed import framed
-from fedsz.update.lossless import Entry, encode_lossless
-from fedsz.update.lossy import CodedTensor, Within, bound_of, encode_difference, encode_within
-from fedsz.update.reference import Reference
-from fedsz.update.step import Arrival
 
 
 class BoundEncoder(Encoder):
@@ -36,7 +36,7 @@ class BoundEncoder(Encoder):
     """
 
     def __init__(
-        self, config: CompressionConfig, bounds: Mapping[str, float] = MappingProxyType({})
+        self, config: Settings, bounds: Mapping[str, float] = MappingProxyType({})
     ) -> None:
         super().__init__()
         self.codec: Codec = config.lossy_codec
@@ -93,7 +93,7 @@ class UpdateEncoder(BoundEncoder):
         left: by tensor, what is left out of this round; nothing of those that arrive exactly.
     """
 
-    def __init__(self, meant: ErrorFeedback, config: CompressionConfig, sent: Reference) -> None:
+    def __init__(self, meant: ErrorFeedback, config: Settings, sent: Reference) -> None:
         # Of all tensors together; others are found as tensors are looked at.
         by_step = config.bound.kind == "step"
         super().__init__(config, meant.bounds(config, sent) if by_step else {})

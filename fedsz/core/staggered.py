@@ -25,8 +25,8 @@ import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.codecs.base import FLOAT32
-from fedsz.update.lattice import Placed, nearest, step_below
-from fedsz.update.reference import Reference
+from fedsz.core.grid import Placed, nearest, step_below
+from fedsz.core.reference import Reference
 
 LATTICES: Final = 5
 MOST: Final = 4.0  # times as coarse as one lattice for all: each client trains from its own model
