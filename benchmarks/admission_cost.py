@@ -50,7 +50,7 @@ def replies(bound: str) -> list[ArrayRecord]:
     records = []
     for seed in range(1, DIFFERENT + 1):
         after = {name: before[name] + x for name, x in model(seed, 0.001).items()}
-        records.append(sealed([compress_measured(after, config, Reference(before))[0]]))
+        records.append(sealed(compress_measured(after, config, Reference(before))[0]))
     return records
 
 

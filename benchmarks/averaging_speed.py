@@ -40,12 +40,12 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from measuring import forget_peak, interval, memory
 
-from fedsz.arrays import Layout, NDArray
+from fedsz.arrays import NDArray
 from fedsz.core.encode import compress
 from fedsz.core.reference import Reference
 from fedsz.flower.mean import Mean
-from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed, to_record
+from fedsz.flower.update import Update
 
 SHAPES = {
     "conv1.weight": (64, 3, 3, 3),
@@ -93,7 +93,6 @@ class Round:
             name: rng.normal(scale=0.05, size=shape).astype(np.float32)
             for name, shape in shapes_of(megabytes).items()
         }
-        self.layout = Layout.of(model)
         self.reference = Reference(model)
         self.weights = [float(w) for w in rng.integers(100, 1000, replies)]
         self.raw_bytes = sum(x.nbytes for x in model.values())
@@ -102,7 +101,7 @@ class Round:
         for weight in self.weights[:DISTINCT]:
             trained = {name: x + step(rng, x.shape) for name, x in model.items()}
             coded = compress(trained, bound, reference=self.reference, chain=chain)
-            self.sealed.append(sealed([coded]))
+            self.sealed.append(sealed(coded))
             metrics = MetricRecord({KEY: weight})
             self.plain.append(RecordDict({"arrays": to_record(trained), "metrics": metrics}))
         repeated = zip(itertools.cycle(range(DISTINCT)), self.weights[DISTINCT:], strict=False)
@@ -120,17 +119,24 @@ class Round:
 
     def fedsz(self) -> ArrayRecord:
         """Do what a server does that gets sealed replies."""
-        mean, references = Mean(), {self.reference.digest: self.reference}
+        mean = Mean()
         for record, weight in zip(self.sealed, self.weights, strict=True):
-            mean.add(ReceivedUpdate(record, self.layout, references), weight)
+            opened = self.opened(record)
+            terms = opened.terms()
+            update = opened.measured(terms)
+            mean.add(update, terms, weight, update.scale)
         return mean.result()
+
+    def opened(self, record: ArrayRecord) -> Update:
+        """Return a checked reply to an exact broadcast."""
+        return Update.open(record, model=self.reference.arrays, reference=self.reference)
 
     def decoded(self) -> dict[str, NDArray]:
         """Return the mean of the replies, each decoded whole."""
-        references, total = {self.reference.digest: self.reference}, sum(self.weights)
-        mean = {name: np.zeros(shape) for name, shape in self.layout.shapes.items()}
+        total = sum(self.weights)
+        mean = {name: np.zeros(x.shape) for name, x in self.reference.arrays.items()}
         for record, weight in zip(self.sealed, self.weights, strict=True):
-            for name, x in ReceivedUpdate(record, self.layout, references):
+            for name, x in self.opened(record).arrays().items():
                 mean[name] += weight / total * x
         return mean
 

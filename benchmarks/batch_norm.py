@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedsz.control.rule import AUTO
+from fedsz.control.policy import AUTO
 from fedsz.experiments.sweep_worker import grid_of
 from fedsz.report.runs import Spread
 from fedsz.training.examples import Examples

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
-from fedsz.control.rule import AUTO, FIXED
+from fedsz.control.policy import AUTO, FIXED
 from fedsz.experiments.results import SWEEP, Results
 from fedsz.experiments.scheme import RAW
 from fedsz.experiments.sweep import Sweep

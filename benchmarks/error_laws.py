@@ -12,6 +12,7 @@ step.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,15 +22,15 @@ import pyarrow.parquet as pq
 from flwr.app import MetricRecord
 from scipy import stats
 
-from fedsz.core.bound_encoder import UpdateEncoder
-from fedsz.core.chained import ChainEncoder
+from fedsz.arrays import NDArray
+from fedsz.core.client import ClientSession
 from fedsz.core.decode import decompress
-from fedsz.core.encode import compress_measured
-from fedsz.core.feedback import ErrorFeedback
-from fedsz.core.reference import Reference
+from fedsz.core.encode import compress_lossless
+from fedsz.core.protocol import Request
 from fedsz.core.settings import Settings
 from fedsz.experiments.error_distribution import distribution
 from fedsz.flower.records import to_record
+from fedsz.flower.store import RecordStore
 from fedsz.training.apps import train_share
 from fedsz.training.federation import prepare
 from fedsz.training.model_state import arrays_of
@@ -42,7 +43,19 @@ WAYS: Final[dict[str, dict[str, Any]]] = {
     "`uveqfed`": {"update": "uveqfed"},
     "`layered:sigma=1e-3`": {"update": "layered:sigma=1e-3"},
 }
+MODEL: Final = "arrays"
 LAWS: Final = ("laplace", "normal", "uniform")
+
+
+def received(
+    trained: Mapping[str, NDArray], start: Mapping[str, NDArray], settings: Settings
+) -> dict[str, NDArray]:
+    """Return the model of a client's first reply as a server decodes it."""
+    run = (1).to_bytes(8, "little")
+    request = Request(run=run, round=1, trains=True, base={}, reference={}, settings=settings)
+    session = ClientSession(request, RecordStore({}), sender=1)
+    reference = session.receive(MODEL, compress_lossless(start, settings)[0])
+    return decompress(session.reply(MODEL, trained), reference=reference, as_numpy=True)
 
 
 def measured() -> list[dict[str, Any]]:
@@ -51,20 +64,12 @@ def measured() -> list[dict[str, Any]]:
     start = arrays_of(prepare(config).model)
     model, metrics = train_share(config, to_record(dict(start)), 1, (0, 4))
     assert isinstance(metrics, MetricRecord)
-    trained, sent = arrays_of(model), Reference(start)
+    trained = arrays_of(model)
     name = max(start, key=lambda n: start[n].size)
     step = (trained[name].astype(np.float64) - start[name]).reshape(-1)
     rows = []
     for way, options in WAYS.items():
-        how = Settings(**options)
-        encoder: UpdateEncoder | ChainEncoder
-        if how.chain is None:
-            encoder = UpdateEncoder(ErrorFeedback(trained, {}, decay=1.0, age=1), how, sent)
-        else:
-            encoder = ChainEncoder(how.chain, seed=1, round=1, sender=1, kept={}, sent=sent)
-        base = sent if how.sends_differences else None
-        stream, _ = compress_measured(trained, how, base, encoder=encoder)
-        back = decompress(stream, reference=base, as_numpy=True)
+        back = received(trained, start, Settings(**options))
         error = (back[name].astype(np.float64) - trained[name]).reshape(-1)
         found = {law.name: law.ks for law in distribution(error, "error", name).laws}
         tells = float(stats.spearmanr(np.abs(step), np.abs(error)).statistic)

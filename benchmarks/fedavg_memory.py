@@ -1,6 +1,6 @@
 """How much the server's memory grows with its clients: StreamingFedAvg beside Flower's FedAvg.
 
-    python benchmarks/fedavg_memory.py [--clients 10 50] [--megabytes 32]
+    python benchmarks/fedavg_memory.py [--clients 10 50] [--megabytes 32] [--rounds 1]
 
 A server process and a process of N clients, each with a connection of its own, over gRPC on
 loopback. Each client replies with a model of its own; all reply at once. Growth is the server
@@ -35,10 +35,15 @@ BOUND = 1e-2
 # name -> (strategy, how the Grid compresses, if it does)
 SERVERS: dict[str, tuple[type[FedAvg], dict[str, Any] | None]] = {
     "Flower's FedAvg": (FedAvg, None),
-    "Flower's FedAvg + FedSZGrid": (FedAvg, {"update": "weights"}),
-    "StreamingFedAvg + FedSZGrid": (StreamingFedAvg, {"update": "weights"}),
-    "the same, steps": (StreamingFedAvg, {"update": "delta"}),
-    "the same, both ways": (StreamingFedAvg, {"update": "delta+ef", "downlink": "1e-2"}),
+    "Flower's FedAvg + FedSZGrid": (FedAvg, {"error_bound": BOUND, "update": "weights"}),
+    "StreamingFedAvg + FedSZGrid": (StreamingFedAvg, {"error_bound": BOUND, "update": "weights"}),
+    "the same, steps": (StreamingFedAvg, {"error_bound": BOUND, "update": "delta"}),
+    "the same, both ways": (
+        StreamingFedAvg,
+        {"error_bound": BOUND, "update": "delta+ef", "downlink": BOUND},
+    ),
+    "FedAvg, auto": (FedAvg, {}),
+    "StreamingFedAvg, auto": (StreamingFedAvg, {}),
 }
 
 
@@ -52,8 +57,8 @@ def model(seed: int, megabytes: int) -> dict[str, np.ndarray]:
     }
 
 
-def serve(name: str, clients: int, megabytes: int) -> None:
-    """Be the server: one round; print what it took."""
+def serve(name: str, clients: int, megabytes: int, rounds: int) -> None:
+    """Be the server; print what the rounds took."""
     strategy_class, compressing = SERVERS[name]
     strategy = strategy_class(
         fraction_evaluate=0, min_train_nodes=clients, min_available_nodes=clients
@@ -66,9 +71,9 @@ def serve(name: str, clients: int, megabytes: int) -> None:
         before = memory("VmRSS")
         forget_peak()
         result = strategy.start(
-            grid if compressing is None else FedSZGrid(grid, BOUND, **compressing),
+            grid if compressing is None else FedSZGrid(grid, **compressing),
             initial,
-            num_rounds=1,
+            num_rounds=rounds,
         )
         growth = memory("VmHWM") - before
         received = grid.counters.wire_bytes_received / 1e6
@@ -111,9 +116,12 @@ def train(port: int, clients: int, megabytes: int) -> None:
         thread.join()
 
 
-def measure(name: str, clients: int, megabytes: int) -> dict[str, Any]:
-    """Run both processes once."""
-    this = [sys.executable, __file__, "--clients", str(clients), "--megabytes", str(megabytes)]
+def measure(
+    name: str, clients: int, megabytes: int, rounds: int = 1, python: str = sys.executable
+) -> dict[str, Any]:
+    """Run both processes once, by an interpreter."""
+    this = [python, __file__, "--clients", str(clients), "--megabytes", str(megabytes)]
+    this += ["--rounds", str(rounds)]
     with subprocess.Popen([*this, "--serve", name], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         port = json.loads(server.stdout.readline())["port"]
@@ -127,26 +135,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 50])
     parser.add_argument("--megabytes", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=SERVERS, default=list(SERVERS))
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        serve(arguments.serve, arguments.clients[0], arguments.megabytes)
+        serve(arguments.serve, arguments.clients[0], arguments.megabytes, arguments.rounds)
         return
     if arguments.train:
         train(arguments.train, arguments.clients[0], arguments.megabytes)
         return
     size = arguments.megabytes
     print(
-        f"One round, a model of {size} MB, {BOUND:g} relative; {platform.machine()},"
+        f"Rounds: {arguments.rounds}; a model of {size} MB; {platform.machine()},"
         f" {os.cpu_count()} cores.\n"
     )
     print("| server | clients | received | growth | growth / model | error / bound |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for clients in arguments.clients:
         for name in arguments.only:
-            got = measure(name, clients, size)
+            got = measure(name, clients, size, arguments.rounds)
             print(
                 f"| {name} | {clients} | {got['received']:.0f} MB | {got['growth']:.0f} MB"
                 f" | {got['growth'] / size:.2f} | {got['error']:.3f} |",

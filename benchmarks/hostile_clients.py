@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord
 
 from benchmarks.wire_client import Call, WireClient, run_all
 from fedsz.core.encode import compress
-from fedsz.flower.records import sealed, streams_of, to_record
+from fedsz.flower.records import sealed, stream_of, to_record
 from fedsz.training.apps import make_client_app
 from fedsz.training.options import RunConfig
 from fedsz.training.task import load_task
@@ -62,22 +62,22 @@ class Spoiler:
         stream = bytearray(self._stream(reply))
         for _ in range(self._rng.randint(1, 5)):
             stream[self._rng.randrange(len(stream))] ^= self._rng.randint(1, 255)
-        self._send(reply, sealed([bytes(stream)]))
+        self._send(reply, sealed(bytes(stream)))
 
     def _cut(self, reply: Message) -> None:
         """Send the beginning of the stream."""
         stream = self._stream(reply)
-        self._send(reply, sealed([stream[: self._rng.randrange(len(stream))]]))
+        self._send(reply, sealed(stream[: self._rng.randrange(len(stream))]))
 
     def _header(self, reply: Message) -> None:
         """Send a header that asks for gigabytes, with checksums that fit."""
-        self._send(reply, sealed([HOSTILE[self._rng.choice(list(HOSTILE))]()]))
+        self._send(reply, sealed(HOSTILE[self._rng.choice(list(HOSTILE))]()))
 
     def _not_finite(self, reply: Message) -> None:
         """Send NaN or infinities, compressed or plain."""
         arrays = self._filled(self._rng.choice((np.nan, np.inf, -np.inf)))
         compressed = self._rng.random() < 0.5
-        self._send(reply, sealed([compress(arrays, 1e-2)]) if compressed else to_record(arrays))
+        self._send(reply, sealed(compress(arrays, 1e-2)) if compressed else to_record(arrays))
 
     def _huge(self, reply: Message) -> None:
         """Send finite numbers that are far too large."""
@@ -86,18 +86,20 @@ class Spoiler:
         self._send(reply, to_record(self._filled(value)))
 
     def _heavy(self, reply: Message) -> None:
-        """Claim to weigh more than all others, or less than nothing."""
+        """Move far, and claim to weigh more than all others, or less than nothing."""
+        self._huge(reply)
         self._say(reply, {"num-examples": self._rng.choice((10**18, -1, 1e300))})
 
     def _other_metrics(self, reply: Message) -> None:
-        """Send metrics that are not finite, or lists."""
+        """Move far, and send metrics that are not finite, or lists."""
+        self._huge(reply)
         self._say(reply, {"train-loss": self._rng.choice((float("nan"), [1.0, 2.0]))})
 
     def _filled(self, value: float) -> dict[str, np.ndarray]:
         return {name: np.full(shape, value, np.float32) for name, shape in self._shapes.items()}
 
     def _stream(self, reply: Message) -> bytes:
-        return streams_of(reply.content.array_records["arrays"])[0]
+        return stream_of(reply.content.array_records["arrays"])
 
     def _send(self, reply: Message, record: ArrayRecord) -> None:
         reply.content["arrays"] = record

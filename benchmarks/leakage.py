@@ -31,12 +31,8 @@ import torch
 from PIL import Image
 from torch import nn
 
+from benchmarks.error_laws import received
 from fedsz.arrays import Layout
-from fedsz.core.bound_encoder import UpdateEncoder
-from fedsz.core.decode import decompress
-from fedsz.core.encode import compress_measured
-from fedsz.core.feedback import ErrorFeedback
-from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.records import to_record, views_of
@@ -86,11 +82,7 @@ def plain(trained: Model, start: Model) -> Model:  # noqa: ARG001 - other views 
 
 def compressed(trained: Model, start: Model) -> Model:
     """Return it as `auto` has it sent in round 1."""
-    config = Settings(update="delta", error_bound="step:0.5")
-    sent = Reference(start)
-    encoder = UpdateEncoder(ErrorFeedback(trained, {}, decay=1.0, age=1), config, sent)
-    stream, _ = compress_measured(trained, config, sent, encoder=encoder)
-    return dict(decompress(stream, reference=sent, as_numpy=True))
+    return received(trained, start, Settings(update="delta", error_bound="step:0.5"))
 
 
 def masked(trained: Model, start: Model) -> Model:
@@ -98,8 +90,7 @@ def masked(trained: Model, start: Model) -> Model:
     layout = Layout.of(start)
     steps = {name: trained[name] - start[name] for name in start}
     plan = TokenPlan(
-        layout=layout_digest(layout), number=1, clients=CLIENTS, bits=bits_for(CLIENTS, 127),
-        share=1.0, seed=0, cap=1,
+        layout=layout_digest(layout), clients=CLIENTS, bits=bits_for(CLIENTS, 127), cap=1,
         scales=tuple(float(np.sqrt(np.mean(s.astype(float) ** 2))) + 1e-12 for s in steps.values()),
     )  # fmt: skip
     codec, ring = TokenCodec(plan, layout), Ring(plan.bits)
@@ -109,11 +100,10 @@ def masked(trained: Model, start: Model) -> Model:
     ring.reduce(tokens)
     offset = tokens.astype(np.int64) - plan.most  # tokens are from 0 on
     seen, at = {}, 0
-    for name, sent in codec.sent.items():
-        seen[name] = start[name] + (offset[at : at + sent.where.size] * sent.grid).reshape(
-            start[name].shape
-        )
-        at += sent.where.size
+    for name, spacing in codec.sent.items():
+        x = start[name]
+        seen[name] = x + spacing * offset[at : at + x.size].reshape(x.shape)
+        at += x.size
     for name in codec.exact:
         digits = offset[at :: plan.digits(1 << 24)][: start[name].size]
         scale = plan.scales[list(layout.shapes).index(name)] / plan.most

@@ -9,29 +9,29 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import logging
 import os
 import time
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from flwr.app import ArrayRecord
+
 from fedsz.cli.table import RunTable
-from fedsz.control.policy import Controller
+from fedsz.control.controller import Controller
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.core.reply_report import ReplyReport
+from fedsz.core.protocol import ReplyNote
 from fedsz.core.settings import Settings
 from fedsz.flower import LocalGrid, make_client_app
-from fedsz.flower.admission import Admitted
-from fedsz.flower.round_book import RoundBook
+from fedsz.flower.book import CountedReply, RoundBook
+from fedsz.flower.update import Update
 from fedsz.monitoring.run_summary import RunSummary
 
 
-class Update:
-    """An update that counted."""
-
-    def __init__(self) -> None:
-        self.refused, self.raw_bytes, self.sent_bytes, self.seconds = None, 10**6, 50_000, 0.01
-        self.digest, self.scale, self.staleness = os.urandom(32), 1.0, 0
+def update() -> Update:
+    """Return an update of 1 MB that took 50 kB."""
+    return Update(ArrayRecord(), {}, None, {}, {}, 10**6, 50_000, os.urandom(32))
 
 
 class Timed(Controller):
@@ -66,15 +66,17 @@ def measure(policy: str, rounds: int, clients: int) -> tuple[float, list[float]]
 
     nodes: list[Any] = [{} for _ in range(clients)]
     grid = LocalGrid(make_client_app(), nodes)
-    book = RoundBook(grid, controller, tells=True, on_round=show)
-    report = ReplyReport(encode_seconds=0.1, tensors=9, lossy=9, kept=0.9, lag=0.5, moved=1.0)
+    book = RoundBook(grid, controller, logs=True, on_round=show)
+    note = ReplyNote(
+        encode_seconds=0.1, tensors=9, lossy=9, energy_fraction=0.9, residual_ratio=0.5, moved=1.0
+    )
     before = 0.0
     for number in range(rounds + 1):
         for node in grid.get_node_ids() if number else ():
-            updates: Any = {"arrays": Update()}
-            book.received(Admitted(node, updates, report, weight=100.0))
+            book.received(CountedReply(node, note, True, 100.0, {"arrays": update()}))
             book.sent(10**6, 60_000)
         book.end({"accuracy": number / (number + 10), "loss": 10 / (number + 5)})
+        book.decide()
         if number == 10:
             before = resident()
     return resident() - before, controller.seconds
@@ -86,6 +88,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5000)
     parser.add_argument("--clients", type=int, default=100)
     given = parser.parse_args()
+    logging.disable()
     print(f"{given.rounds} rounds of {given.clients} clients")
     print("| policy | MB that the run grows | ms a decision: mean | of the last hundred | most |")
     print("| --- | ---: | ---: | ---: | ---: |")

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from fedsz.contrib.threshold import Estimate
 from fedsz.methods import Shared, TensorSpec, parse
 from fedsz.methods.base import Sparse
 from fedsz.methods.payload import read, write
-from fedsz.methods.threshold import Estimate
 
 CHAINS = (
     "uniform:threads=1@1e-2", "sz2@1e-2", "uniform:threads=1@std:1",

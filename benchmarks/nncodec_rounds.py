@@ -47,8 +47,8 @@ from flwr.app import Context, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from nncodec_coding import Peer, Way
 
+from fedsz.control.policy import FIXED
 from fedsz.control.record import RoundRecord
-from fedsz.control.rule import FIXED
 from fedsz.errors import CodecError, ConfigError, FedszError
 from fedsz.experiments.results import SWEEP, Results
 from fedsz.experiments.sweep import rows_of

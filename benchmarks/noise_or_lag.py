@@ -11,7 +11,7 @@ exact broadcasts. Some ways have one of the two alone; others are `uniform` with
   the round's mean step;
 - late: of what clients have moved and the model has not, all but a part goes into it; as much as
   makes equal steps so many rounds late;
-- a bound in root mean squares of a client's step, with a shrink.
+- a bound in root mean squares of a client's step.
 
 Bounds and noise begin at a third, as `auto` has them. A row has a run's mean accuracy and loss over
 all rounds, its bits a parameter, and of what the model lacks, in the mean over rounds,
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import tomllib
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, NamedTuple
@@ -32,19 +33,21 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from benchmarks.eigen_energy import config_of, copied
 from benchmarks.measuring import add_missing, machine
 from fedsz.arrays import NDArray
 from fedsz.codecs.base import FLOAT32
 from fedsz.codecs.uniform import Uniform
-from fedsz.control.auto import START, share_of_allowed
+from fedsz.control.auto import Scores, share_of_steps
 from fedsz.report.runs import Spread, difference
-from fedsz.training.model_state import set_arrays
+from fedsz.training.model_state import arrays_of, set_arrays
+from fedsz.training.options import RunConfig
 from fedsz.training.task import LoadedTask, load_task
 
 TASKS: Final = ("gpt", "lstm")
 ROUNDS: Final = 12
 SEEDS: Final = 3
+CONFIG: Final = Path(__file__).parents[1] / "configs" / "portfolio.toml"
+OPTIONS: Final = {"models": "model", "datasets": "dataset"}  # of a sweep, and of a run
 
 
 class Way(NamedTuple):
@@ -53,7 +56,6 @@ class Way(NamedTuple):
     noise: float = 0.0
     late: float = 0.0
     bound: float = 0.0
-    shrink: float = 0.0
 
     def __str__(self) -> str:
         told = (f"{key} {x:g}" for key, x in self._asdict().items() if x)
@@ -65,9 +67,23 @@ WAYS: Final = (
     *(Way(noise=part) for part in (0.3, 0.6, 1.0)),
     *(Way(late=part) for part in (0.25, 0.5)),
     *(Way(bound=bound) for bound in (1.8, 3.6)),
-    *(Way(bound=1.8, shrink=shrink) for shrink in (0.25, 0.5)),
 )
 Model = dict[str, NDArray]
+
+
+def config_of(name: str, data_dir: str, seed: int) -> RunConfig:
+    """Return the options of a task of configs/portfolio.toml."""
+    told = tomllib.loads(CONFIG.read_text())["tasks"][name]
+    told = {OPTIONS.get(key, key): value for key, value in told.items()}
+    told.pop("seeds", None)  # of a sweep
+    kind, _, alpha = told.pop("partitions", "iid").partition(":")
+    about = {"partitioner": kind, "alpha": float(alpha or 1), "data_dir": data_dir, "seed": seed}
+    return RunConfig.of({**told, **about})
+
+
+def copied(model: Any) -> Model:
+    """Return a model's arrays, as training will leave them."""
+    return {name: x.copy() for name, x in arrays_of(model).items()}
 
 
 def energy(x: Model) -> float:
@@ -87,7 +103,7 @@ def sent(way: Way, step: Model, held: Model, grown: float) -> Client:
     """Send a step and what was held back before, within so much of a bound."""
     size = sum(x.size for x in step.values())
     bound = way.bound * grown * math.sqrt(energy(step) / size)
-    codec, rest, nbytes = Uniform(shrink=way.shrink), {}, 0
+    codec, rest, nbytes = Uniform(), {}, 0
     for name, x in step.items():
         due = x + held[name]
         rest[name] = due * np.float32(way.late / (1 + way.late))
@@ -108,7 +124,7 @@ def trained(way: Way, task: LoadedTask, clients: int, seed: int) -> dict[str, fl
     held, found = [lacks] * clients, []
     at = exact
     for number in range(1, ROUNDS + 1):
-        grown = min(1.0, share_of_allowed(number, START[0]))
+        grown = share_of_steps(number, Scores())[0]
         replies, weights = [], []
         for i, share in enumerate(shares):
             set_arrays(model, at)
@@ -191,7 +207,7 @@ def main() -> None:
 
     def run(name: str, seed: int) -> list[dict[str, Any]]:
         task, way = of[name]
-        config = config_of(task, asked.data_dir, seed, "portfolio")
+        config = config_of(task, asked.data_dir, seed)
         told = trained(way, load_task(config), config.clients, seed)
         return [
             {"way": name, "task": task, "of": str(way), "seed": seed, **told, "machine": machine()}

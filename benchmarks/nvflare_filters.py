@@ -1,4 +1,4 @@
-"""What NVFlare's processes import of benchmarks.nvflare: counters, NVFlare's own on CPUs."""
+"""What the processes of benchmarks.nvflare_rounds import: counters, NVFlare's own on CPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Counter(Filter):  # type: ignore[misc]
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Append a line to the file of this direction."""
-        from benchmarks.nvflare import COUNTS
+        from benchmarks.nvflare_rounds import COUNTS
 
         way = DOWN if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.OUT else UP
         with (Path(os.environ[COUNTS]) / way).open("a") as file:

@@ -31,13 +31,8 @@ from safetensors.torch import save_file
 ROOT: Final = Path(__file__).parents[1]
 NONE, FEDSZ = "none", "fedsz"
 SHARED: Final = "fedsz, initial model at the sites"
-UNTRAINED: Final = "fedsz, untrained=True"
-TOLERANT: Final = "fedsz, untrained=True, tolerance=1"
-SETTINGS: Final[dict[str, dict[str, Any]]] = {
-    FEDSZ: {},
-    UNTRAINED: {"untrained": True},
-    TOLERANT: {"untrained": True, "tolerance": 1.0},
-}
+TOLERANT: Final = "fedsz, tolerance=1"
+SETTINGS: Final[dict[str, dict[str, Any]]] = {FEDSZ: {}, TOLERANT: {"tolerance": 1.0}}
 OWN: Final = ("float16", "blockwise8", "normfloat4", "adaquant")  # as NVFlare names them
 WAYS: Final = (NONE, *SETTINGS, SHARED, *OWN)
 SITES, ROUNDS, SAMPLES, TEST_SAMPLES = 4, 10, 6000, 5000

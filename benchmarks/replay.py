@@ -3,8 +3,8 @@
     python -m benchmarks.replay RUN_DIR
 
 The run was one of `fedsz server --keep-updates` that sends its model exactly and has no --buffer.
-From its first model each round's updates are added up, in the order, by the weights and scales, and
-with the tensors raised to 0 that rounds.jsonl lists. Exits with 1 if an update is missing or
+From its first model each round's updates are added up, in the order, by the weights and scales that
+rounds.jsonl lists. Exits with 1 if an update is missing or
 another one, or if the models differ in a bit.
 """
 
@@ -23,8 +23,8 @@ from fedsz.control.record import ClientRecord, RoundRecord
 from fedsz.core.reference import Reference
 from fedsz.errors import FedszError
 from fedsz.flower.mean import Mean
-from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import views_of
+from fedsz.flower.update import Update
 from fedsz.training.federation import prepare
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import RunConfig
@@ -36,20 +36,9 @@ class Difference(Exception):
     """What a run has left is not what its updates make."""
 
 
-class CountedUpdate(ReceivedUpdate):
-    """An update whose step counts times what a run has found, ``counted``."""
-
-    counted = 1.0
-
-    @property
-    def scale(self) -> float:
-        """See `ReceivedUpdate`."""
-        return self.counted
-
-
 def rounds_of(run: Path) -> list[RoundRecord]:
     """Return a run's rounds."""
-    return list(read_rounds(run, RunConfig.read(run / CONFIG).compression))
+    return list(read_rounds(run))
 
 
 def replay(run: Path) -> dict[str, NDArray]:
@@ -81,14 +70,12 @@ def compare(run: Path) -> int:
 
 
 def _average(run: Path, row: RoundRecord, before: Reference) -> ArrayRecord:
-    mean, layout = Mean(), Layout.of(before.arrays)
-    known = {before.digest: before}
+    mean = Mean()
+    dtypes = Layout.of(before.arrays).dtypes
     for client, record in _updates(run, row):
         try:
-            update = CountedUpdate(record, layout, known, sent=before.arrays)
-            update.counted = client.scale
-            update.watched = update.floors = frozenset(client.raised)
-            mean.add(update, client.weight)
+            update = Update.open(record, model=before.arrays, reference=before, dtypes=dtypes)
+            mean.add(update, update.terms(), client.weight, client.scale)
         except FedszError as err:
             raise Difference(f"round {row.round}: {err}") from err
     return mean.result()

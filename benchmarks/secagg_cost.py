@@ -24,7 +24,7 @@ from fedsz.secagg.client import SecureClient
 from fedsz.secagg.graph import Assumptions, plan
 from fedsz.secagg.masks import Ring
 from fedsz.secagg.noise import NoisedCodec, NoisedPlan
-from fedsz.secagg.planner import Learned, Planner
+from fedsz.secagg.planner import Learned
 from fedsz.secagg.server import SecureServer, Stage
 from fedsz.secagg.token_plan import layout_digest
 
@@ -50,8 +50,8 @@ def mask_rate(bits: int, tokens: int) -> float:
 def encode_seconds(bits: int, elements: int, clients: int) -> float:
     """Return what a client takes to make tokens of an update, at the median of five."""
     model, trained, kept = _updates(elements)
-    codec = Planner(bits, 1.0, Learned(1024, 0)).codec(model, clients)
-    took = [timed(lambda: codec.encode(trained, model, 100, kept, 1))[0] for _ in range(5)]
+    codec = Learned(1024).codec(model, clients, bits)
+    took = [timed(lambda: codec.encode(trained, model, 100, kept))[0] for _ in range(5)]
     return float(np.median(took))
 
 

@@ -11,26 +11,22 @@ share the model, the shares, and the order of the examples.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
 from fedsz.arrays import NDArray
-from fedsz.core.reference import Reference
-from fedsz.methods import History
 from fedsz.report.runs import Spread
 from fedsz.secagg.packing import pack, unpack_add
-from fedsz.secagg.planner import Learned, Planner
+from fedsz.secagg.planner import Learned
 from fedsz.secagg.steps import moved
-from fedsz.secagg.tokens import TokenCodec
 from fedsz.training.model_state import arrays_of, set_arrays
 from fedsz.training.options import RunConfig
 from fedsz.training.task import load_task
@@ -49,43 +45,18 @@ TASKS: Final = {
         task="benchmarks.tasks:Characters", model="gpt", dataset="shakespeare", samples=512,
         test_samples=100, clients=CLIENTS, learning_rate=2e-3,
     ),
-    "lstm": RunConfig(
-        task="benchmarks.tasks:Characters", model="lstm", dataset="shakespeare", samples=512,
-        test_samples=100, clients=CLIENTS, learning_rate=2e-3,
-    ),
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Way:
-    """How updates go.
-
-    Attributes:
-        bits: of a secure sum, for each parameter; 0 for float32, without one.
-        changes: of each plan after the first round's, whatever bits it then takes.
-    """
-
-    bits: float = 0
-    changes: Mapping[str, Any] = field(default_factory=dict)
-
-
 PLAIN: Final = "float32"
-WAYS: Final = {
-    PLAIN: Way(),
-    "all": Way(8),
-    "a share, in the basis": Way(0.8),
-    "a fourth more of it": Way(1),
-    "the same share, in 32 bits": Way(0.8, {"bits": 32, "together": 1, "room": 0}),
-    "all, in the values of the share": Way(0.8, {"share": 1.0, "room": 0}),
-}
+WAYS: Final = {PLAIN: 0, "all": 8}  # bits of a secure sum, for each parameter; 0 for none
 
 
 class Summed:
-    """The server's side of secure sums, and what its clients keep."""
+    """The server's side of secure sums of so many bits, and what its clients keep."""
 
-    def __init__(self, way: Way, seed: int) -> None:
-        self._way, self._history = way, History.trending()
-        self._planner = Planner(way.bits, 1.0, Learned(CAP, seed))
+    def __init__(self, bits: int) -> None:
+        self._bits, self._known = bits, Learned(CAP)
         self._residuals: list[dict[str, NDArray]] = [{} for _ in range(CLIENTS)]
 
     def round(
@@ -99,26 +70,18 @@ class Summed:
             model: before it.
             train: trains what a client begins with, and returns that and the client's weight.
         """
-        room = self._planner.room(model, CLIENTS)
-        codec = self._planner.codec(model, CLIENTS, self._history, room)
-        if self._planner.done and self._way.changes:
-            plan = msgspec.structs.replace(codec.plan, **self._way.changes)
-            codec = TokenCodec(plan, codec.layout, self._history)
+        codec = self._known.codec(model, CLIENTS, self._bits)
         sums, size = np.zeros(codec.count, codec.dtype), 0
         for client in range(CLIENTS):
-            residual = self._residuals[client]
-            start = codec.start(model, residual)
-            after, weight = train(client, start)
-            sent = codec.encode(after, start, weight, residual, client)
+            after, weight = train(client, model)
+            sent = codec.encode(after, model, weight, self._residuals[client])
             self._residuals[client] = sent.residual
-            packed = pack(sent.tokens, codec.plan.bits)
-            unpack_add(packed, codec.plan.bits, sums)
+            packed = pack(sent.tokens, self._bits)
+            unpack_add(packed, self._bits, sums)
             size = len(packed)
-        mean = codec.decode(sums, range(CLIENTS))
-        self._planner.learn(mean, CLIENTS)
-        after = {name: moved(x, mean.step[name]) for name, x in model.items()}
-        self._history = self._history.beyond(Reference(model), Reference(after))
-        return after, size
+        mean = codec.decode(sums, CLIENTS)
+        self._known.learn(mean, CLIENTS)
+        return {name: moved(x, mean.step[name]) for name, x in model.items()}, size
 
 
 def run(name: str, way: str, seed: int, data_dir: str) -> Iterator[dict[str, Any]]:
@@ -129,7 +92,7 @@ def run(name: str, way: str, seed: int, data_dir: str) -> Iterator[dict[str, Any
     shares = [task.load_share(i, CLIENTS) for i in range(CLIENTS)]
     model = {key: x.copy() for key, x in arrays_of(network).items()}
     parameters = sum(x.size for x in model.values())
-    summed = Summed(WAYS[way], seed) if WAYS[way].bits else None
+    summed = Summed(WAYS[way]) if WAYS[way] else None
     for number in range(1, ROUNDS + 1):
         seeds = [hash((seed, number, client)) % 2**32 for client in range(CLIENTS)]
 

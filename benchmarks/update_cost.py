@@ -35,7 +35,7 @@ from flwr.app import ArrayRecord
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
-from fedsz.core.bound_encoder import UpdateEncoder
+from fedsz.core.coders import CodecCoder, UpdateCoder
 from fedsz.core.encode import compress_measured
 from fedsz.core.feedback import ErrorFeedback
 from fedsz.core.lossy import CodedTensor, Within, encode_difference, encode_within
@@ -43,8 +43,8 @@ from fedsz.core.partition import is_lossy
 from fedsz.core.reference import Reference
 from fedsz.core.settings import DEFAULT, DELTA_EF, WEIGHTS, Settings
 from fedsz.flower.mean import Mean
-from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import sealed
+from fedsz.flower.update import Update
 
 BOUNDS = ("1e-2", "std:1", "std:3")
 CODEC = Uniform(threads=1)
@@ -101,10 +101,10 @@ def seal(
     arrays: dict[str, NDArray], config: Settings, reference: Reference | None = None
 ) -> ArrayRecord:
     """Return arrays as a client seals them that feeds nothing back."""
-    return sealed([compress_measured(arrays, config, reference)[0]])
+    return sealed(compress_measured(arrays, config, reference)[0])
 
 
-def replies(tensors: list[Tensor], rule: ErrorBound) -> dict[str, ReceivedUpdate]:
+def replies(tensors: list[Tensor], rule: ErrorBound) -> dict[str, Update]:
     """Return what a server gets from a client, in each of `WAYS`."""
     after = {tensor.name: tensor.x for tensor in tensors}
     steps = {tensor.name: tensor.step for tensor in tensors}
@@ -113,11 +113,12 @@ def replies(tensors: list[Tensor], rule: ErrorBound) -> dict[str, ReceivedUpdate
     given = Settings.of(
         "abs:1", codec=CODEC, factors={tensor.name: tensor.bound for tensor in tensors}
     )
-    known = {reference.digest: reference}
     return {
-        "update": ReceivedUpdate(seal(after, own, reference), references=known),
-        "codec": ReceivedUpdate(seal(steps, given)),
-        "weights": ReceivedUpdate(seal(after, own)),
+        "update": Update.open(
+            seal(after, own, reference), model=reference.arrays, reference=reference
+        ),
+        "codec": Update.open(seal(steps, given)),
+        "weights": Update.open(seal(after, own)),
     }
 
 
@@ -140,17 +141,18 @@ def client(tensors: list[Tensor], rule: ErrorBound) -> Callable[[str], None]:
             return
         base, update = (sent, DELTA_EF) if way == "update" else (None, WEIGHTS)
         config = Settings.of(rule, codec=CODEC, update=update)
-        encoder = UpdateEncoder(ErrorFeedback(after, residual), config, sent)
-        compress_measured(after, config, base, encoder=encoder)
+        coder = UpdateCoder(CodecCoder(config), sent, ErrorFeedback(residual))
+        compress_measured(after, config, base, coder=coder)
 
     return work
 
 
-def average(reply: ReceivedUpdate) -> None:
+def average(reply: Update) -> None:
     """Do what a server does in a round."""
     mean = Mean()
     for weight in range(1, REPLIES + 1):
-        mean.add(reply, float(weight))
+        terms = reply.terms()
+        mean.add(reply.measured(terms), terms, float(weight), 1.0)
     mean.result()
 
 

@@ -1,16 +1,16 @@
-"""How far honest updates move, in medians of recent rounds: what a limit on norms would clip.
+"""How far honest updates move, in typical norms: what a limit on norms would clip.
 
     python benchmarks/update_norms.py
 
 Fleets in one process, each with a client that is away for six rounds and one that is away for
-three. Prints, for each, how many updates were measured, the quantiles of norm / median, and the
-share that limits of 5, 10 and 30 medians would clip.
+three. A norm counts times the update's weight, where that is above the typical one. Prints, for
+each, how many updates were measured, the quantiles of norm / typical norm, and the share that
+limits of 3, 5 and 10 typical norms would clip.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from unittest import mock
@@ -20,14 +20,15 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedsz.flower import LocalGrid, make_client_app
-from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.refusal import Norm
+from fedsz.flower.rules import Rules, Typical
+from fedsz.flower.update import Update
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.flower_compat import ErrorCode, error_reply
 from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
 
-LIMIT: Final = 30.0  # in medians, of the runs that are measured
+LIMIT: Final = 30.0  # in typical norms, of the runs that are measured
+LIMITS: Final = (3, 5, 10)  # of which it is said how many updates they would clip
 AWAY: Final = {0: range(5, 11), 1: range(8, 11)}  # by client: rounds
 SKEWED: Final = {"partitioner": "dirichlet", "alpha": 0.1}
 DIGITS: Final = {"samples": 400, "test_samples": 100, "rounds": 12}
@@ -71,21 +72,22 @@ class Absent(WrappedGrid):
 
 
 def norms_of(options: Mapping[str, Any]) -> np.ndarray:
-    """Return norm / median of each update of a run whose median was known."""
+    """Return norm / typical norm of each update of a run, where that was known."""
     found: list[float] = []
-    judge = ReceivedUpdate.judge
+    limit_norm = Rules.limit_norm
 
-    def measured(update: ReceivedUpdate, norm: Norm) -> None:
-        if math.isfinite(update.limit.floats):
-            found.append(LIMIT * norm.floats / update.limit.floats)
-        judge(update, norm)
+    def measured(rules: Rules, update: Update, typical: Typical) -> Update:
+        if typical.norm:
+            assert update.norm is not None
+            found.append(update.norm / typical.norm * max(1.0, update.weight / typical.weight))
+        return limit_norm(rules, update, typical)
 
     config = RunConfig(max_update_norm=f"{LIMIT:g}x", min_clients=options["clients"], **options)
     node = {"task": config.task, "dataset": config.dataset, "data-dir": "", "device": "cpu"}
     shares = [
         {**node, "partition-id": i, "num-partitions": config.clients} for i in range(config.clients)
     ]
-    with mock.patch.object(ReceivedUpdate, "judge", measured):
+    with mock.patch.object(Rules, "limit_norm", measured):
         federate(Absent(LocalGrid(make_client_app(), shares)), config, prepare(config))
     return np.array(found)
 
@@ -93,12 +95,13 @@ def norms_of(options: Mapping[str, Any]) -> np.ndarray:
 def main() -> None:
     """Measure all fleets."""
     logging.disable()
-    print("| fleet | updates | median | 99 % | largest | above 5 | above 10 | above 30 |")
+    above = " | ".join(f"above {limit}" for limit in LIMITS)
+    print(f"| fleet | updates | median | 99 % | largest | {above} |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, options in FLEETS.items():
         norms = norms_of(options)
         quantiles = " | ".join(f"{np.quantile(norms, q):.2f}" for q in (0.5, 0.99, 1))
-        above = " | ".join(f"{np.mean(norms > limit):.1%}" for limit in (5, 10, 30))
+        above = " | ".join(f"{np.mean(norms > limit):.1%}" for limit in LIMITS)
         print(f"| {name} | {len(norms)} | {quantiles} | {above} |", flush=True)
 
 

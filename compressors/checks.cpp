@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "corrupt.hpp"
-#include "eigen.hpp"
 #include "methods.hpp"
 #include "parallel.hpp"
 #include "payload.hpp"
@@ -233,32 +232,6 @@ void kernels() {
     expect(throws<std::out_of_range>(adds(-1)), "an index may lie before the sums");
 }
 
-// Bases of all kinds of axes and blocks, and of what is not finite.
-void bases() {
-    for (std::size_t length = 0; length < 40; ++length) {
-        for (const std::size_t block : {1, 3, 16, 512}) {
-            const eigen::Axis axis{3, length, 2, block};
-            std::vector<double> x(axis.size());
-            for (std::size_t i = 0; i < x.size(); ++i) x[i] = double(i * i % 17) * 1e150;
-            std::vector<float> products(axis.squares()), vectors(axis.squares());
-            for (const bool finite : {true, false}) {
-                if (!finite && !x.empty()) x.back() = -std::numeric_limits<double>::infinity();
-                const bool added = eigen::add_products<double>(x, axis, 0.9, products);
-                expect(added == (finite && length > 0), "products of what is not finite");
-                eigen::eigenvectors(products, axis, vectors);
-                eigen::rotate<double>(x, axis, vectors, false);
-            }
-        }
-    }
-    std::vector<float> some(4, std::numeric_limits<float>::quiet_NaN()), vectors(4);
-    eigen::eigenvectors(some, {1, 2, 1}, vectors);
-    expect(vectors == std::vector<float>{1, 0, 0, 1}, "eigenvectors of what has none");
-    for (const std::size_t block : {std::size_t(0), eigen::kMostBlock + 1})
-        expect(throws<std::invalid_argument>(
-                   [&] { eigen::eigenvectors(some, {1, 2, 1, block}, vectors); }),
-               "a block may be out of range");
-}
-
 // Tokens of every width, of any number, come back from bytes that are exactly theirs.
 template <class T>
 void packed() {
@@ -300,7 +273,7 @@ void digests() {
 
 const std::map<std::string, std::function<void()>> kChecks{
     {"misaligned", misaligned}, {"threads", threads}, {"widths", widths},
-    {"mode", mode}, {"kernels", kernels}, {"quotients", quotients}, {"bases", bases},
+    {"mode", mode}, {"kernels", kernels}, {"quotients", quotients},
     {"packed8", packed<std::uint8_t>}, {"packed16", packed<std::uint16_t>},
     {"packed32", packed<std::uint32_t>}, {"digests", digests},
 };

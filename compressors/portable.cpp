@@ -5,7 +5,7 @@
 //
 // Both files are little-endian, without padding, one record after the other. A case is
 //
-//   codec 1 (0: szx, 1: uniform, 2: eigen), dtype 1, effort 1 (of eigen: its blocks), threads 1, flush 1 (1: as on a host that
+//   codec 1 (0: szx, 1: uniform), dtype 1, effort 1, threads 1, flush 1 (1: as on a host that
 //   flushes subnormals), bound 8, weight 8, rows 8, columns 8, planes 4, width 4,
 //   size of payload 8, elements, payload: what another machine made of them
 //
@@ -13,9 +13,6 @@
 //
 //   largest error 8, size of payload 8, payload made here, the elements that the payload of the
 //   case decodes to, and for uniform what ones become when weight times these are added to them.
-//
-// Of eigen the payload are the vectors of rows and columns, and the elements are what these make of
-// the case's.
 
 #include <cstdio>
 #include <cstdlib>
@@ -26,7 +23,6 @@
 #include <vector>
 
 #include "bytes.hpp"
-#include "eigen.hpp"
 #include "floats.hpp"
 #include "payload.hpp"
 #include "szx.hpp"
@@ -152,31 +148,7 @@ Result run_uniform(const Case& c) {
     return result;
 }
 
-template <class T>
-Result run_eigen(const Case& c) {
-    const DefaultFloats floats;
-    const std::size_t rows = c.geometry.rows, columns = c.geometry.columns;
-    const eigen::Axis axes[] = {{1, rows, columns, c.settings.effort},
-                                {rows, columns, 1, c.settings.effort}};
-    Result result{0, {}, c.elements, {}};
-    const std::span x(reinterpret_cast<T*>(result.decoded.data()), rows * columns);
-    std::vector<std::vector<float>> vectors;
-    for (const eigen::Axis& axis : axes) {
-        std::vector<float> products(axis.squares());
-        eigen::add_products<T>(x, axis, 0.5, products);
-        eigen::eigenvectors(products, axis, vectors.emplace_back(axis.squares()));
-        const auto* bytes = reinterpret_cast<const std::uint8_t*>(vectors.back().data());
-        result.payload.insert(result.payload.end(), bytes, bytes + 4 * vectors.back().size());
-    }
-    for (std::size_t i = 0; i < 2; ++i) eigen::rotate<T>(x, axes[i], vectors[i], false);
-    return result;
-}
-
-Result run(const Case& c) {
-    if (c.codec == 0) return run_szx(c);
-    if (c.codec == 1) return run_uniform(c);
-    return c.dtype == Dtype::float64 ? run_eigen<double>(c) : run_eigen<float>(c);
-}
+Result run(const Case& c) { return c.codec == 0 ? run_szx(c) : run_uniform(c); }
 
 std::vector<std::uint8_t> read(const char* path) {
     std::ifstream file(path, std::ios::binary);

@@ -1,14 +1,12 @@
 """Draw what is measured, from the rows that are checked in: ``python docs/draw_results.py``.
 
 It writes docs/accuracy-bytes.svg and docs/round-time.svg, both of `cnn` on CIFAR-10 with four
-clients and equal shares; docs/client-keeps.svg from a round of an app of its own; and
-docs/eigen-energy.svg and docs/eigen-uplink.svg of updates in a basis.
+clients and equal shares; and docs/client-keeps.svg from a round of an app of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
@@ -31,21 +29,6 @@ WAYS: Final[Mapping[str, dict[str, Any]]] = {
     "FedSZ as published": {"codec": "sz2", "error_bound": "rel:0.01"},
     "fedsz, default": {"policy": "auto"},
 }
-# Ways to send updates, of two tasks: the file of their rows, and which these are.
-UPLINK_TASKS: Final[Mapping[str, dict[str, Any]]] = {
-    "cnn": {"model": "cnn", "clients": 4, "alpha": 0.3},
-    "gpt": {"model": "gpt"},
-}
-UPLINKS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
-    "uncompressed": ("eigen", {"codec": "raw"}),
-    "FedSZ as published": ("methods-large", {"codec": "sz2"}),
-    "top-k of 1 %, ternary": ("methods-large", {"update": "feedback>topk>ternary"}),
-    "auto": ("eigen", {"policy": "auto"}),
-    "delta+ef@step:1": ("eigen", {"update": "delta+ef", "error_bound": "step:1"}),
-    "the same in the basis": ("eigen", {"update": "feedback>eigen>uniform@step:1"}),
-}
-UPLINK_PAINT: Final = ("ink", "red", "purple", "gold", "green", "blue")
-SHARES: Final = [x / 100 for x in range(101)]  # of coefficients
 PAINT: Final = dict(zip(WAYS, ("ink", "red", "blue"), strict=True))
 LINK: Final = 1e6  # bits a second
 SHAPE: Final = 512, 512  # of the model of the app, one tensor
@@ -55,17 +38,14 @@ KEEPERS: Final[Mapping[str, dict[str, Any]]] = {
     "delta, --downlink std:1": {"update": "delta", "downlink": "std:1"},
     "delta+ef, feedback&gt;...": {"update": "delta+ef"},
     "auto, the default": {},
-    "feedback&gt;eigen&gt;...": {"update": "feedback>eigen>uniform@step:1", "downlink": "step:0.6"},
     "dgc&gt;topk": {"update": "dgc>topk"},
     "ecx&gt;topk": {"update": "ecx>topk"},
 }
 # What a client's state holds by the start of its names, the colour of it, and what it is.
 KEPT: Final = (
-    ("fedsz.model", "indigo", "model"),
-    ("fedsz.residual", "blue", "not sent yet"),
-    ("fedsz.before", "gold", "the same, a round ago"),
-    ("fedsz.reply", "red", "last reply"),
-    ("fedsz.history", "green", "bases"),
+    ("fedsz.reference.", "indigo", "reference model"),
+    ("fedsz.memory.", "blue", "residual, and state of methods"),
+    ("fedsz.reply.", "red", "last reply"),
 )
 
 
@@ -74,7 +54,6 @@ class Way(NamedTuple):
 
     accuracies: list[float]  # by round, from 0
     megabytes: list[float]  # by round, up and down, of all clients
-    uplink: list[float]  # of these, up
     up: float  # bytes of a client in a round
     down: float
     train: float  # seconds
@@ -99,17 +78,14 @@ def way(rows: Sequence[Mapping[str, Any]]) -> Way:
     """Return what the runs of a way came to, a row for each round of each run."""
     by_round = [[x for x in rows if x["round"] == n] for n in range(rows[0]["rounds"] + 1)]
     plain = "raw" if rows[0]["codec"] == "raw" else "sent"
-    spent = {
-        ways: [
-            fmean(sum(x[f"{plain}_{way}"] for way in ways) for x in of) if n else 0.0
-            for n, of in enumerate(by_round)
-        ]
-        for ways in (("up", "down"), ("up",))
-    }
+    spent = [
+        fmean(x[f"{plain}_up"] + x[f"{plain}_down"] for x in of) if n else 0.0
+        for n, of in enumerate(by_round)
+    ]
     trained = [x for x in rows if x["round"]]
     return Way(
         [100 * fmean(x["accuracy"] for x in of) for of in by_round],
-        *([total / 1e6 for total in accumulate(of)] for of in spent.values()),
+        [total / 1e6 for total in accumulate(spent)],
         median(x[f"{plain}_up"] / x["replies"] for x in trained),
         median(x[f"{plain}_down"] / x["replies"] for x in trained),
         median(x["train_seconds"] / x["replies"] for x in trained),
@@ -158,37 +134,26 @@ def label(
 
 
 class Plot:
-    """A plot of percent over something.
+    """A plot of percent over something, of which equal distances are equal ratios.
 
     Args:
         span: the least and the most of what is across.
         percents: the least and the most of what is up.
-        sides: where it begins and ends, from left to right.
-        logarithmic: whether equal distances across are equal ratios.
 
     Attributes:
         parts: what has been drawn.
     """
 
-    top, bottom = 76, 340
+    top, bottom, left, right = 76, 340, 56, 580
 
-    def __init__(
-        self,
-        span: tuple[float, float],
-        percents: tuple[float, float],
-        sides: tuple[int, int] = (56, 580),
-        *,
-        logarithmic: bool = True,
-    ) -> None:
-        self._scale: Callable[[float], float] = math.log if logarithmic else float
-        self._least, self._most = map(self._scale, span)
+    def __init__(self, span: tuple[float, float], percents: tuple[float, float]) -> None:
+        self._least, self._most = map(math.log, span)
         self.lowest, self._best = percents
-        self.left, self.right = sides
         self.parts: list[str] = []
 
     def across(self, x: float) -> float:
         """Return where something stands from left to right."""
-        share = (self._scale(x) - self._least) / (self._most - self._least)
+        share = (math.log(x) - self._least) / (self._most - self._least)
         return self.left + share * (self.right - self.left)
 
     def down(self, percent: float) -> float:
@@ -209,13 +174,11 @@ class Plot:
         middle = (self.left + self.right) / 2
         self.parts.append(label(middle, self.bottom + 42, caption, anchor="middle"))
 
-    def line(
-        self, values: Iterable[tuple[float, float]], paint: str, more: str = ""
-    ) -> list[tuple[float, float]]:
+    def line(self, values: Iterable[tuple[float, float]], paint: str) -> list[tuple[float, float]]:
         """Draw a line, and return its points."""
         points = [(self.across(x), self.down(y)) for x, y in values if y >= self.lowest]
         joined = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-        self.parts.append(f'<path class="{paint}" stroke-width="2.5"{more} d="M{joined}"/>')
+        self.parts.append(f'<path class="{paint}" stroke-width="2.5" d="M{joined}"/>')
         return points
 
 
@@ -236,45 +199,6 @@ def accuracy_over_bytes() -> str:
         plot.parts.append(label(side, y - 26, name, paint, anchor, 600))
         plot.parts.append(label(side, y - 10, f"{of.megabytes[-1]:.1f} MB", paint, anchor))
     return svg("Accuracy over bytes: cnn on CIFAR-10", 680, 396, plot.parts)
-
-
-def energy_in_a_basis() -> str:
-    """Return the energy that the largest coefficients have, natural and in a basis."""
-    plot = Plot((0, 0.5), (0, 100), logarithmic=False)
-    marks = {x / 100: f"{x} %" for x in range(0, 51, 10)}
-    plot.rules(range(0, 101, 20), marks, "share of the coefficients, the largest first")
-    y = plot.bottom - 84
-    for task, paint in {"cnn": "blue", "gpt": "red"}.items():
-        for basis, told in {"eigen": "in the basis", "none": "natural"}.items():
-            wanted = {"task": task, "basis": basis}
-            rows = [row for row in rows_of("eigen-energy") if wanted.items() <= row.items()]
-            energy: dict[float, float] = defaultdict(float)  # a mean over seeds
-            for row in rows:
-                energy[row["share"]] += 100 * row["energy"] * len(SHARES) / len(rows)
-            dashes = ' stroke-dasharray="7 5"' if basis == "none" else ""
-            plot.line([(x, energy[x]) for x in SHARES if x <= 0.5], paint, dashes)
-            plot.parts.append(f'<path class="{paint}" stroke-width="2.5"{dashes} d="M380 {y}h34"/>')
-            plot.parts.append(label(424, y + 5, f"{task}, {told}", paint, weight=600))
-            y += 22
-    return svg("Energy of an update in its largest coefficients", 600, 396, plot.parts)
-
-
-def uplink_in_a_basis() -> str:
-    """Return accuracy over bytes of updates, for ways to send them, on two tasks."""
-    parts = []
-    for sides, (task, told) in zip(((56, 330), (420, 694)), UPLINK_TASKS.items(), strict=True):
-        plot = Plot((0.02, 120), (20, 45), sides)
-        marks = {x: f"{x:g} MB" for x in (0.1, 1, 10, 100)}
-        plot.rules(range(20, 46, 10), marks, f"{task}: bytes up, 40 rounds, four clients")
-        for (file, wanted), paint in zip(UPLINKS.values(), UPLINK_PAINT, strict=True):
-            of = way([row for row in rows_of(file) if {**told, **wanted}.items() <= row.items()])
-            plot.line(list(zip(of.uplink, of.accuracies, strict=True))[1:41], paint)
-        parts += plot.parts
-    for i, (name, paint) in enumerate(zip(UPLINKS, UPLINK_PAINT, strict=True)):
-        x, y = 56 + 220 * (i % 3), 412 + 22 * (i // 3)
-        parts.append(f'<path class="{paint}" stroke-width="2.5" d="M{x} {y - 5}h24"/>')
-        parts.append(label(x + 32, y, name, paint, weight=600))
-    return svg("Accuracy over bytes of updates", 720, 450, parts)
 
 
 class Bar(NamedTuple):
@@ -360,8 +284,6 @@ PICTURES: Final[Mapping[str, Callable[[], str]]] = {
     "accuracy-bytes.svg": accuracy_over_bytes,
     "round-time.svg": time_of_a_round,
     "client-keeps.svg": what_a_client_keeps,
-    "eigen-energy.svg": energy_in_a_basis,
-    "eigen-uplink.svg": uplink_in_a_basis,
 }
 
 if __name__ == "__main__":

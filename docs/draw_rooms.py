@@ -14,6 +14,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 PICTURE: Final = ROOT / "docs" / "rooms.svg"
 SHARED: Final = "shared"  # the modules of fedsz/ itself
+# The doors of the house, which lead everywhere; the last finds contrib by the names of its objects.
+DOORS: Final = ("fedsz", "fedsz.__main__", "fedsz.plugins")
 
 # From top to bottom: a room imports none that stands above it.
 ROOMS: Final = {
@@ -23,6 +25,7 @@ ROOMS: Final = {
     "experiments": "sweeps, benchmarks, advice; the columns of result files",
     "training": "the application: run options, data sets, models, rounds",
     "nvflare": "compression for any NVFlare job: filters of both ends",
+    "contrib": "methods, policies and strategies that one paper has",
     "flower": "compression for any Flower app: mod, grid, strategy",
     "transport": "Flower's messages over gRPC: frames, sessions, TLS",
     "control": "the record of a round; policies that decide the next one",
@@ -65,7 +68,7 @@ def imports() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {room: set() for room in ROOMS}
     for path in sorted((ROOT / "fedsz").rglob("*.py")):
         name = module_name(path)
-        if name in ("fedsz", "fedsz.__main__"):  # the doors of the house
+        if name in DOORS:
             continue
         below = {room_of(target) for target in imported(ast.parse(path.read_text("utf-8")))
                  if target != "fedsz"}  # fmt: skip

@@ -50,6 +50,7 @@ SEARCHED = {
     ),
     "monitoring.md": "TensorBoard, MLflow, wandb, Prometheus, Grafana, dashboard, metrics, logging",
     "privacy.md": "differential privacy, DP, DP-SGD, epsilon, Gaussian mechanism, gradient leakage",
+    "limits.md": "limit, memory limit, largest message, LimitExceeded",
     "protocol.md": "wire format, frames, gRPC, client in another language",
     "security.md": "TLS, SSL, certificate, token, authentication",
     "threat-model.md": "attack, poisoning, Byzantine, robust",

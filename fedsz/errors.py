@@ -11,6 +11,7 @@
     │   └── LimitExceeded      the stream asks for more than the caller's `Limits` allow
     ├── ModelMismatch          two state_dicts that should agree do not
     │   └── ReferenceMismatch  a stream's differences refer to another state_dict than is at hand
+    │       └── NeedsKeyFrame  a client lacks the model that a broadcast starts from
     ├── RefusedReply           a client's reply that must not count
     ├── RefusedRequest         a client of a secure sum does not do what the server asks
     ├── AbortedRound           a secure sum that cannot be had; nobody's secrets are revealed
@@ -101,6 +102,10 @@ class ModelMismatch(FedszError, ValueError):
 
 class ReferenceMismatch(ModelMismatch):
     """Differences from a state_dict that is not at hand, or not the one that they refer to."""
+
+
+class NeedsKeyFrame(ReferenceMismatch):
+    """A client lacks the model that a broadcast starts from: it needs the whole model."""
 
 
 class RefusedReply(FedszError):

@@ -100,8 +100,8 @@ def make_content(records: Mapping[str, ArrayRecord | ConfigRecord | MetricRecord
     return content
 
 
-def make_note(values: Mapping[str, Any]) -> ConfigRecord:
-    """Return a record of values that it can hold; Flower's constructor looks at each of them."""
+def make_config(values: Mapping[str, Any]) -> ConfigRecord:
+    """Return a ConfigRecord of values that it can hold; Flower's constructor checks each."""
     record = ConfigRecord()
     record.__dict__["_data"] = dict(values)
     return record

@@ -14,7 +14,6 @@ from fedsz.errors import ConfigError
 T = TypeVar("T")
 
 NO_SETTING: Final = {"setting": False}  # the metadata of a field that nobody writes
-SENT: Final = {"sent": True}  # and of one that only senders write, into what they send
 
 
 class Choice(StrEnum):
@@ -74,22 +73,19 @@ def check_settings(thing: Any) -> None:
             raise ConfigError(f"{thing.name} {f.name} must {wanted}, got {value:g}")
 
 
-def settings_of(thing: Any, *, sent: bool = False) -> dict[str, Any]:
-    """Return the settings of a frozen dataclass, by name: its fields, but for `NO_SETTING`.
-
-    ``sent`` says whether those that are `SENT` are among them.
-    """
+def settings_of(thing: Any) -> dict[str, Any]:
+    """Return the settings of a frozen dataclass, by name: its fields, but for `NO_SETTING`."""
     return {
         f.name: getattr(thing, f.name)
         for f in dataclasses.fields(thing)
-        if f.metadata.get("setting", True) and f.metadata.get("sent", False) <= sent
+        if f.metadata.get("setting", True)
     }
 
 
 def spelled(thing: Any) -> str:
     """Return a thing as users write it: its name, and the settings that are not defaults."""
     defaults = {f.name: f.default for f in dataclasses.fields(thing)}
-    settings = settings_of(thing, sent=True).items()
+    settings = settings_of(thing).items()
     changed = ",".join(f"{name}={value}" for name, value in settings if value != defaults[name])
     return f"{thing.name}:{changed}" if changed else str(thing.name)
 
@@ -99,8 +95,6 @@ def chosen(
     spec: str,
     things: Iterable[T],
     settings: Mapping[str, Any] = MappingProxyType({}),
-    *,
-    sent: bool = False,
 ) -> T:
     """Return the one of ``things`` that ``spec`` names, with its settings.
 
@@ -109,7 +103,6 @@ def chosen(
         spec: a name, or a name with settings.
         things: frozen dataclasses with a ``name``, whose fields are the settings there are.
         settings: others, which win.
-        sent: whether a sender wrote it, and not a user: with `SENT` settings, too.
 
     Raises:
         ConfigError: no such thing or setting, or a value it cannot have.
@@ -118,7 +111,7 @@ def chosen(
     named: dict[str, Any] = {thing.name: thing for thing in things}  # type: ignore[attr-defined]
     if name not in named:
         raise ConfigError(f"no {kind} {name!r}; have {', '.join(named)}")
-    types = {key: type(value) for key, value in settings_of(named[name], sent=sent).items()}
+    types = {key: type(value) for key, value in settings_of(named[name]).items()}
     written = dict(item.partition("=")[::2] for item in rest.split(",") if item)
     changes: dict[str, Any] = {}
     for key, value in {**written, **settings}.items():

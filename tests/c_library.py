@@ -6,27 +6,28 @@ import ctypes as c
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedsz.arrays import DTYPE_IDS, DTYPES, wide
+from fedsz.arrays import DTYPE_IDS, DTYPES
 from fedsz.errors import (
     ChecksumMismatch,
     CodecUnavailable,
     ConfigError,
     CorruptStream,
+    FedszError,
     LimitExceeded,
     ReferenceMismatch,
     TruncatedStream,
     UnsupportedStream,
 )
-from fedsz.stream import Limits
+from fedsz.stream import Limits, Reader
+from fedsz.stream.format import MAGIC, PREFIX
 from tests.portable import CMAKE, FLOATS, ROOT, special
 from tests.strategies import LAYER, finite
 
@@ -68,18 +69,11 @@ class Tensor(c.Structure):
 class Settings(c.Structure):
     _fields_ = (
         ("bound_kind", c.c_int), ("bound", c.c_double), ("effort", c.c_uint),
-        ("shrink", c.c_double), ("threads", c.c_uint), ("lossless", c.c_int),
+        ("threads", c.c_uint), ("lossless", c.c_int),
         ("lossless_level", c.c_int), ("rule", c.c_int), ("threshold", c.c_uint64),
         ("reference", c.c_void_p),
-        ("feedback", c.c_int), ("residual_weight", c.c_double), ("chain", c.c_void_p),
+        ("feedback", c.c_int), ("residual_weight", c.c_double),
         ("workspace", c.c_void_p), ("workspace_size", c.c_size_t),
-    )  # fmt: skip
-
-
-class Chain(c.Structure):
-    _fields_ = (
-        ("text", c.c_char_p), ("history", c.c_void_p), ("step", c.c_double),
-        ("seed", c.c_uint64), ("round", c.c_uint64), ("sender", c.c_uint64),
     )  # fmt: skip
 
 
@@ -127,6 +121,22 @@ def of_checkout() -> Library:
     return Library(built())
 
 
+def verdict(read: Callable[[], object]) -> str:
+    """Return the name of the error that a call raises, or "read"."""
+    try:
+        read()
+    except FedszError as err:
+        return type(err).__name__
+    return "read"
+
+
+def verdict_of(blob: bytes, limits: Limits | None = None) -> str:
+    """Return what libfedsz is to say of a header: what Python does, but that it has no chains."""
+    found = verdict(lambda: Reader(blob, limits))
+    magic = blob[:8] == MAGIC and len(blob) >= PREFIX
+    return "UnsupportedStream" if magic and blob[8:10] == b"\3\0" else found
+
+
 def address(x: np.ndarray | None) -> int | None:
     return None if x is None else x.ctypes.data
 
@@ -169,8 +179,6 @@ class Library:
                 settings.lossless_level = int(level or {"zstd": 3}.get(codec, 6))
             elif name == "rule":
                 settings.rule = RULES.index(value)
-            elif name == "chain":  # which is copied when a writer is made
-                settings.of_chain, settings.chain = value, c.addressof(value)
             else:
                 setattr(settings, name, value)
         return settings
@@ -189,32 +197,6 @@ class Library:
             yield made
         finally:
             self._c.fedsz_reference_destroy(made)
-
-    @contextmanager
-    def history(self, models: Sequence[Mapping[str, np.ndarray]]) -> Iterator[c.c_void_p]:
-        """What broadcasts that led from each model to the next have shown, within the block."""
-        made = c.c_void_p()
-        self.call("fedsz_history_create", c.byref(made))
-        try:
-            for before, now in pairwise(models):
-                with self.reference(before) as old, self.reference(now) as new:
-                    self.call("fedsz_history_advance", made, old, new)
-            yield made
-        finally:
-            self._c.fedsz_history_destroy(made)
-
-    def energy(self, x: np.ndarray, base: np.ndarray) -> float:
-        """The sum of squares of x - base."""
-        found = c.c_double()
-        self.call(
-            "fedsz_energy", DTYPE_IDS[x.dtype], *(c.c_void_p(address(a)) for a in (x, base)),
-            c.c_size_t(x.size), c.byref(found),
-        )  # fmt: skip
-        return found.value
-
-    def history_digest(self, history: c.c_void_p) -> bytes:
-        digest = c.create_string_buffer(16)
-        return digest.raw if self._c.fedsz_history_digest(history, digest) else b""
 
     def digest(self, state: Mapping[str, np.ndarray]) -> bytes:
         digest = c.create_string_buffer(16)
@@ -238,8 +220,7 @@ class Library:
             for name, x in state.items():
                 out, done = None, Written()
                 if left is not None and DTYPE_IDS[x.dtype] < 4:
-                    kept = wide(x.dtype) if settings.chain else x.dtype
-                    out = left[name] = np.full_like(x, 7, kept)
+                    out = left[name] = np.full_like(x, 7)
                 before = (residual or {}).get(name)
                 self.call(
                     "fedsz_writer_add", writer, c.byref(Tensor.of(name, x)),
@@ -285,12 +266,10 @@ class Library:
         stream: bytes,
         reference: Mapping[str, np.ndarray] | None = None,
         limits: Limits | None = None,
-        history: c.c_void_p | None = None,
     ) -> dict[str, np.ndarray]:
         """Return a stream's tensors, each decoded by itself."""
         decoded = {}
         with self.reference(reference) as base, self.reader(stream, limits) as (reader, count):
-            self._c.fedsz_reader_use(reader, history)
             for i in range(count):
                 name, dtype, shape, size = described(self.info(reader, i))
                 x = np.empty(shape, dtype)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import nvflare_rounds
 from benchmarks.defaults import Line, lines
-from fedsz.control.auto import GUARD
+from fedsz.contrib.accuracy import Accuracy
 from fedsz.control.record import RoundRecord
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
 from fedsz.report.runs import Group, Run, Setting, Spread, named, settings_of
@@ -230,49 +230,6 @@ def lost_on_large() -> list[float]:
     return [x for losses in found for x in (losses[0], losses[-1])] + [worst]
 
 
-SKEWED_CNN = {"model": "cnn", "partition": "dirichlet:0.3"}
-OF_EIGEN = {**SKEWED_CNN, "clients": 4}, {**SKEWED_CNN, "clients": 100}, {"model": "gpt"}
-
-
-def in_a_basis(row: Row) -> list[float]:
-    """A way of eigen.parquet on each of its tasks."""
-    way = row.labels[0]
-    label = way if way.startswith("auto") else f"{way}/step:0.6"
-    return [x for of in OF_EIGEN for x in told("up course", label, "eigen", **of)]
-
-
-def saved_both_ways_by_a_basis() -> list[float]:
-    """Percent of all bytes of `auto` that a basis takes more, fewer and more on the tasks."""
-    found = []
-    for of in OF_EIGEN:
-        (plain,), (turned,) = (told("total", way, "eigen", **of) for way in ("auto", "auto+basis"))
-        found.append(100 * (1 - plain / turned))
-    four, ten, gpt = found
-    return [-four, ten, -gpt]
-
-
-def energy_in_a_tenth(row: Row) -> list[float]:
-    """Percent of an update's energy in a tenth of its coefficients, natural and in a basis."""
-    found = pq.read_table(ROOT / "docs" / "results" / "eigen-energy.parquet").to_pylist()
-    task = {"task": row.labels[0], "share": 0.1}
-    chosen = [{**task, "basis": basis} for basis in ("none", "eigen")]
-    return [100 * fmean(x["energy"] for x in found if of.items() <= x.items()) for of in chosen]
-
-
-def by_predicted_variances(row: Row) -> list[float]:
-    """Percent of bytes that predicted variances save, by what they order."""
-    found = pq.read_table(ROOT / "docs" / "results" / "eigen-variances.parquet").to_pylist()
-    model, _, without = row.labels[0].partition(", ")
-    chosen = [x for x in found if (x["model"], x["feedback"]) == (model, not without)]
-    taken = {(x["order"], x["seed"]): x["bytes"] for x in chosen}
-    seeds = {x["seed"] for x in chosen}
-    return [
-        x
-        for order in ("rows and columns", "all", "classes")
-        for x in interval(Spread.of(1 - taken[order, s] / taken["today", s] for s in seeds))
-    ]
-
-
 def ablated() -> list[float]:
     """Loss by bound and decay: three ways with ten of a hundred clients, one with all of 64."""
     few = {"clients": 100, "clients_per_round": 10}
@@ -352,7 +309,7 @@ def of_nvflare(row: Row) -> list[float]:
     return [line.seeds, line.up, line.down, line.both, 100 * line.points]
 
 
-def guarded(codec: str = "uniform", confirm: int = GUARD.confirm) -> list[float]:
+def guarded(codec: str = "uniform", confirm: int = 2) -> list[float]:
     """Least and largest mean factor of `auto`'s guard with the metrics of a hundred clients."""
     table = pq.read_table(ROOT / "docs" / "results" / "hundred.parquet")
     found: dict[str, list[RoundRecord]] = {}
@@ -366,10 +323,13 @@ def guarded(codec: str = "uniform", confirm: int = GUARD.confirm) -> list[float]
 
 def factors_of(history: Sequence[RoundRecord], confirm: int) -> Iterator[float]:
     """The guard's factor after each round."""
-    guard = replace(GUARD, tolerance=0.5, confirm=confirm)
+    # As `auto` had it when these runs were made.
+    limits = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0, patience=1_000_000, ease=1.1)
+    guard = replace(limits, tolerance=0.5, confirm=confirm)
+    state = guard.init()
     for seen in history:
-        guard.observe(seen)
-        yield guard.factor
+        state = guard.observe(state, seen)
+        yield state.factor
 
 
 def group(codec: str, bound: str = "rel:0.01", dataset: str = "cifar10") -> Group:

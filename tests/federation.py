@@ -61,7 +61,7 @@ def seal(
     arrays: dict[str, np.ndarray], config: Settings, reference: Reference | None = None
 ) -> ArrayRecord:
     """Return arrays as a client seals them that feeds nothing back."""
-    return sealed([compress_measured(arrays, config, reference)[0]])
+    return sealed(compress_measured(arrays, config, reference)[0])
 
 
 def app_of(
@@ -156,9 +156,15 @@ class Watched(WrappedGrid):
             if reply.has_error():
                 self.errors.append(str(reply.error.reason))
             else:
-                self.up.append(reply.content)
+                self.up.append(copied(reply.content))
                 self.bytes_up += array_bytes(reply.content)
             yield reply
+
+
+def copied(content: RecordDict) -> RecordDict:
+    """Return a content with the same arrays, which stay when its receiver frees its own."""
+    arrays = {key: ArrayRecord(dict(record)) for key, record in content.array_records.items()}
+    return RecordDict({**content, **arrays})
 
 
 def array_bytes(content: RecordDict) -> int:
@@ -171,6 +177,12 @@ def grid_of(app: ClientApp) -> LocalGrid:
 
 def run(strategy: Any, grid: Any, rounds: int = 1) -> Any:
     return strategy.start(grid=grid, initial_arrays=record_of(initial()), num_rounds=rounds)
+
+
+def steps_norm(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    """The norm of the step between two models, of all floats together."""
+    floats = [name for name, x in one.items() if x.dtype.kind == "f"]
+    return float(np.sqrt(sum(np.square(one[n].astype(float) - other[n]).sum() for n in floats)))
 
 
 def bound_of(x: np.ndarray) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fedsz.control.policy import Controller
+from fedsz.control.controller import Controller
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
 from fedsz.core.settings import Settings
 

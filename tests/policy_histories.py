@@ -12,9 +12,9 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.policy import Controller
+from fedsz.control.controller import Controller
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
-from fedsz.core.settings import is_bound
+from fedsz.core.settings import EXACT
 from tests.conftest import ROOT
 from tests.policies import controller
 
@@ -94,7 +94,7 @@ def play(family: str, asked: Controller) -> Iterator[Decision]:
             "raw_up": sum(client.raw_bytes for client in clients),
             "sent_up": sum(client.sent_bytes for client in clients),
             "seconds": draw.choice((5.0, 60.0)),
-            "lag": draw.uniform(0, 4) if family == "lagging" else None,
+            "residual_ratio": draw.uniform(0, 4) if family == "lagging" else None,
             "spread": {
                 name: (draw.randrange(1, 9999), draw.uniform(0.01, 1)) for name in _some(draw)
             },
@@ -110,7 +110,7 @@ def _some(draw: random.Random) -> list[str]:
 
 def recorded(name: str) -> Iterator[list[RoundRecord]]:
     """Yield the rounds of each run of a file of results up to `MADE`, in order."""
-    columns = ["run", "round", "replies", "accuracy", "loss", "lag", "time"]
+    columns = ["run", "round", "replies", "accuracy", "loss", "time"]
     rows = pq.read_table(ROOT / "docs" / "results" / f"{name}.parquet", columns=columns)
     runs: dict[str, list[RoundRecord]] = {}
     for row in rows.to_pylist():
@@ -127,7 +127,7 @@ def digest(decisions: Iterable[Decision]) -> str:
         config = one.config
         told = (
             config.update, config.codec, _short(config.error_bound),
-            _short(config.not_staggered.downlink),
+            _short(config.downlink),
             sorted((name, f"{x:.9g}") for name, x in config.factors.items()),
             sorted(one.codecs.items()), one.why,
         )  # fmt: skip
@@ -136,7 +136,7 @@ def digest(decisions: Iterable[Decision]) -> str:
 
 
 def _short(text: str) -> str:
-    if not is_bound(text):
+    if text == EXACT:
         return text
     bound = ErrorBound.of(text)
     return f"{bound.kind}:{bound.value:.9g}"

@@ -15,13 +15,12 @@ import ml_dtypes
 import numpy as np
 
 import fedsz
-from fedsz.codecs import _eigen, _szx, _uniform
+from fedsz.codecs import _szx, _uniform
 from fedsz.codecs.uniform import DTYPE_IDS, matrix_shape
-from fedsz.methods.eigen import Axis
 from tests.strategies import KIND, LAYER, bits_of, finite
 
 ROOT = Path(__file__).parents[1]
-SZX, UNIFORM, EIGEN = 0, 1, 2  # as compressors/portable.cpp numbers them
+SZX, UNIFORM = 0, 1  # as compressors/portable.cpp numbers them
 FLOATS = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
 WEIGHT = 1 / 3
 
@@ -65,7 +64,7 @@ def special(x: np.ndarray) -> np.ndarray:
 
 @cache
 def cases() -> dict[str, Case]:
-    return dict(uniform_cases()) | dict(szx_cases()) | dict(eigen_cases())
+    return dict(uniform_cases()) | dict(szx_cases())
 
 
 def uniform_cases() -> Iterator[tuple[str, Case]]:
@@ -144,26 +143,12 @@ def szx_cases() -> Iterator[tuple[str, Case]]:
     yield "szx of none", Case(np.empty(0, np.float32), 1.0, codec=SZX)
 
 
-def eigen_cases() -> Iterator[tuple[str, Case]]:
-    rng = np.random.default_rng(2)
-    for dtype in (np.float32, np.float64):
-        for kind in ("plain", "low rank", "scaled rows"):
-            for block in (7, 64, 255):
-                x = LAYER[kind](rng, (90, 130)).astype(dtype)
-                yield f"eigen {kind} {dtype.__name__} {block}", Case(x, 0.0, EIGEN, block)
-        small = Case((1e-44 * rng.normal(size=(20, 30))).astype(dtype), 0.0, EIGEN, 16, flush=True)
-        yield f"eigen subnormal {dtype.__name__}", small
-        yield f"eigen constant {dtype.__name__}", Case(np.full((5, 9), 0.1, dtype), 0.0, EIGEN, 16)
-
-
 def here(case: Case) -> Result:
     """What this machine's extension makes of a case."""
     x = case.x.reshape(-1)
     if case.codec == SZX:
         payload, error = _szx.encode(x, case.bound)
         return Result(payload, error, _szx.decode(payload, x.size).tobytes(), b"")
-    if case.codec == EIGEN:
-        return in_basis(case)
     id_, shape = DTYPE_IDS[x.dtype], matrix_shape(case.x.shape)
     payload, error, _ = _uniform.encode(
         x.view(np.uint8), id_, *shape, case.bound, case.effort, 1, ""
@@ -172,20 +157,6 @@ def here(case: Case) -> Result:
     _uniform.decode(payload, id_, y.view(np.uint8), 1, "")
     _uniform.accumulate(payload, id_, WEIGHT, sums.view(np.uint8), 1, "")
     return Result(payload, error, y.tobytes(), sums.tobytes())
-
-
-def in_basis(case: Case) -> Result:
-    """The vectors of rows and columns, and what these make of the elements."""
-    (rows, columns), y, vectors = case.x.shape, case.x.reshape(-1).copy(), []
-    axes = [Axis(1, rows, columns, case.effort), Axis(rows, columns, 1, case.effort)]
-    for axis in axes:
-        products = np.zeros(axis.squares, np.float32)
-        _eigen.add_products(y, *axis, 0.5, products)
-        vectors.append(np.empty_like(products))
-        _eigen.eigenvectors(products, axis.length, axis.block, vectors[-1])
-    for axis, found in zip(axes, vectors, strict=True):
-        _eigen.rotate(y, *axis, found, False)
-    return Result(b"".join(found.tobytes() for found in vectors), 0.0, y.tobytes(), b"")
 
 
 def written(case: Case, payload: bytes) -> bytes:

@@ -185,3 +185,49 @@ def state_dicts(draw: st.DrawFn) -> dict[str, Any]:
         key + draw(st.sampled_from(["", ".weight"])) + str(i): draw(arrays())
         for i, key in enumerate(keys)
     }
+
+
+SHAPES = [(), (0,), (1,), (30,), (17, 11), (40, 50), (4, 3, 3, 3), (2000,)]
+FLOATS = [np.dtype(x) for x in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)]
+UGLY = [np.nan, np.inf, -np.inf, -0.0, 1e-45, 3e38]
+
+
+def ugly_tensor(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an ordinary tensor, or one of a huge or tiny range, with NaN and infinities."""
+    dtype, n = np.dtype(dtype), int(np.prod(shape))
+    if dtype not in FLOATS:
+        octets = rng.integers(0, 2 if dtype == np.bool_ else 256, n * dtype.itemsize)
+        return octets.astype(np.uint8).view(dtype).reshape(shape)
+    scale = 10.0 ** rng.choice([0, 0, -2, -40, -6, 4, 30])
+    with np.errstate(over="ignore", under="ignore"):
+        x = finite(KIND[rng.choice(KINDS)](rng, n) * scale, dtype)
+        if n and rng.random() < 0.2:
+            x[rng.integers(0, n, 3)] = np.array(rng.choice(UGLY, 3)).astype(dtype)
+    return x.reshape(shape)
+
+
+def ugly_model(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return a model of several such tensors, most of them of floats."""
+    dtypes = [*FLOATS, *FLOATS, *map(np.dtype, DTYPES)]
+    names = ["a.weight", "b.weight", "c.bias", "bn.running_var", "7", "naïve"]
+    return {
+        name: ugly_tensor(rng, dtypes[rng.integers(len(dtypes))], SHAPES[rng.integers(len(SHAPES))])
+        for name in names[: rng.integers(1, 7)]
+    }
+
+
+def moved(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
+    """Return what a round may make of a tensor: the same, something near, or anything."""
+    how = rng.integers(6)
+    if how == 0 or not x.size:
+        return x.copy()
+    if how == 1:
+        return ugly_tensor(rng, x.dtype, x.shape)
+    if x.dtype not in FLOATS:
+        return x.copy()
+    if how == 2:
+        return np.full_like(x, rng.normal())
+    with np.errstate(all="ignore"):
+        size = float(np.nanmax(np.abs(x.astype(np.float64)))) if np.isfinite(x).all() else 1.0
+        y = x.astype(np.float64) + 10.0 ** rng.integers(-5, 0) * size * rng.laplace(size=x.shape)
+        return finite(y, x.dtype)

@@ -11,18 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsz.control.accuracy import Accuracy, noise_of
-from fedsz.control.auto import GUARD
+from fedsz.contrib.accuracy import Accuracy, noise_of
 from fedsz.control.record import RoundRecord
 from tests.policies import decide, factor_of, row
 
 
 def factor_after(loop: Accuracy, history: Sequence[RoundRecord], tolerance: float) -> float:
-    progress = replace(loop, tolerance=tolerance)
+    policy = replace(loop, tolerance=tolerance)
+    state = policy.init()
     for seen in history:
-        progress.observe(seen)
-    return progress.factor
+        state = policy.observe(state, seen)
+    return state.factor
 
+
+# Tightens after a fall of two rounds, and comes back.
+GUARD = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0, patience=1_000_000, ease=1.1, confirm=2)
 
 numbers = st.floats(0.0, 1.0)
 losses = st.none() | st.floats(0.0, 3.0) | st.sampled_from([math.nan, math.inf])

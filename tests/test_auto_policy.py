@@ -1,39 +1,27 @@
-"""`auto`: bounds from the tolerance, the round, and how far clients are behind."""
+"""`auto`: bounds from the tolerance and the round number, and two guards."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.auto import (
-    ALLOWED,
-    FEW,
-    FURTHER,
-    LEARNING,
-    LEAST,
-    MOST,
-    PACE,
-    RAMP,
-    ROUNDING,
-    SHORT,
-    SHRINK,
-    START,
-)
-from fedsz.control.learned import HELD, PATIENCE
+from fedsz.control import auto
+from fedsz.control.auto import MEMORY, Scores, share_of_steps
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.core.ahead import ALIKE, WIDER, not_ahead
 from fedsz.core.settings import Settings
 from tests.policies import client, decide, row
 
-UP = ALLOWED[2][1]  # of the tolerance that is the default
-
-History = Callable[[list[RoundRecord]], list[RoundRecord]]
+K = 1.4  # steps, at the tolerance that is the default
+FIRST = K / 3
+UNLEARNED = FIRST / 2
 
 
 def up(decision: Decision) -> float:
@@ -44,190 +32,27 @@ def up(decision: Decision) -> float:
 
 def down(decision: Decision) -> float:
     bound = decision.config.downlink_bound
-    assert bound
+    assert bound is not None
+    assert bound.kind == "step"
     return bound.value
 
 
 def learning(rounds: int) -> list[RoundRecord]:
-    """Return the history of a run that has learned much in its first round, and goes on slowly."""
+    """Return the history of a run that learns much in its first round, and then little."""
     return [row(0, 0.1, 2.3), *(row(i, 0.3 + 1e-5 * i, 2 / (i + 1)) for i in range(1, rounds + 1))]
 
 
-def gaining(rounds: int, points: float, shares: float) -> list[RoundRecord]:
-    """Return the history of a run that gains as much whenever its rounds double.
-
-    Args:
-        rounds: over.
-        points: of accuracy.
-        shares: of the loss, in percent.
-    """
-    octaves = [math.log2(i) for i in range(1, rounds + 1)]
-    scores = [(0.3 + points / 100 * n, math.exp(-shares / 100 * n)) for n in octaves]
-    return [row(0, 0.1, 2.3), *(row(i, a, loss) for i, (a, loss) in enumerate(scores, 1))]
+def unmeasured(rounds: int) -> list[RoundRecord]:
+    return [row(i, None, None) for i in range(rounds + 1)]
 
 
-def test_auto_allows_no_less_for_more_tolerance() -> None:
-    last = [decide("auto", learning(9), tolerance=t) for t in (0.0, 0.1, 0.25, 0.5, 0.7, 1.0, 5.0)]
-
-    told = {(d.config.update, d.config.threshold, d.config.rule) for d in last}
-    assert told == {("delta+ef", 0, "shape")}
-    assert all(a <= b for a, b in itertools.pairwise(map(up, last)))
-    assert up(last[0]) == pytest.approx(ALLOWED[0][1])
-    assert up(last[-1]) == pytest.approx(ALLOWED[-1][1])
-    assert down(last[-1]) == pytest.approx(ROUNDING * ALLOWED[-1][1], rel=1e-3)
-
-
-def test_auto_starts_fine_and_grows_with_the_rounds_that_are_over_to_a_limit() -> None:
-    """What clients hold back is noise in the model, however long the run."""
-    bounds = [up(decide("auto", learning(n))) for n in range(60)]
-    late, far = (decide("auto", learning(n)) for n in (39, 999))
-
-    assert up(decide("auto")) == bounds[0] == pytest.approx(START[0] * UP)
-    assert all(a <= b for a, b in itertools.pairwise(bounds))
-    assert bounds[SHORT - 1] == pytest.approx(UP)
-    assert bounds[11] == pytest.approx(12 / SHORT * UP)
-    assert up(late) == up(far) == pytest.approx(MOST[0] * UP)
-    assert down(decide("auto")) == pytest.approx(ROUNDING * START[1] * UP, rel=1e-3)
-    assert down(decide("auto", learning(11))) == pytest.approx(ROUNDING * 1.2 * UP, rel=1e-3)
-    assert down(late) == down(far) == pytest.approx(ROUNDING * MOST[1] * UP, rel=1e-3)
-
-
-@pytest.mark.parametrize("other", [9.0, 1000.0])
-def test_bounds_grow_in_long_runs_as_far_as_a_model_gains_little_by_then(other: float) -> None:
-    for gains in ((3.0, other), (other, 3.0)):  # where one metric rises on, the other may tell more
-        early, soon, late = (decide("auto", gaining(n, *gains)) for n in (9, 14, 39))
-        assert up(early) == up(soon) == up(late) == pytest.approx(UP)
-        assert up(decide("auto", gaining(39, *gains), tolerance=1)) == pytest.approx(
-            ALLOWED[3][1] * PACE / 3, rel=0.03
-        )
-        part = PACE * 0.5 / 3
-        assert down(early) == pytest.approx(ROUNDING * UP, rel=1e-3)
-        assert down(soon) == pytest.approx(ROUNDING * UP * part**0.5, rel=0.05)
-        assert down(late) == pytest.approx(ROUNDING * UP * part, rel=0.05)
-        assert "still gaining" in late.why
-
-    some, much = (decide("auto", gaining(39, n, 30)) for n in (1.3, 50))
-    assert UP < up(some) < MOST[0] * UP
-    assert up(much) == LEARNING[0] * UP
-    assert down(much) == pytest.approx(ROUNDING * UP * LEARNING[1], rel=1e-3)
-
-
-def test_a_client_that_misses_a_round_changes_little() -> None:
-    """Five clients; one reply of round 3 is lost."""
-    all_of_them = [
-        msgspec.structs.replace(seen, clients=[client(str(i)) for i in range(5 * (seen.round > 0))])
-        for seen in gaining(39, 5, 30)
-    ]
-    lost = msgspec.structs.replace(all_of_them[3], clients=all_of_them[3].clients[:4])
-    usual = decide("auto", all_of_them)
-    other = decide("auto", [*all_of_them[:3], lost, *all_of_them[4:]])
-    assert up(other) == pytest.approx(up(usual), rel=0.02)
-    assert down(other) == pytest.approx(down(usual), rel=0.02)
-
-
-@pytest.mark.parametrize("gains", [(-5.0, 3.0), (3.0, -5.0), (0.0, 0.0)])
-def test_overfitting_and_standing_still_are_no_reason_for_narrow_bounds(
-    gains: tuple[float, float],
-) -> None:
-    late = decide("auto", gaining(39, *gains))
-    assert up(late) == pytest.approx(MOST[0] * UP)
-    assert down(late) == pytest.approx(ROUNDING * MOST[1] * UP, rel=1e-3)
-    assert "gaining" not in late.why
-
-
-def test_bounds_do_not_grow_where_nobody_knows_what_a_model_gains() -> None:
-    unknown = [row(i, None, None) for i in range(40)]
-    seldom = [row(i, *((0.1 + i / 100, None) if i % 16 == 8 else (None, None))) for i in range(16)]
-    for history in (unknown, seldom):
-        late = decide("auto", history)
-        assert up(late) == pytest.approx(UP)
-        assert down(late) == pytest.approx(ROUNDING * UP, rel=1e-3)
-
-
-def test_auto_has_clients_begin_ahead_and_uniform_shrink_in_long_runs() -> None:
-    def told(codec: str, rounds: int = SHORT) -> Settings:
-        return decide("auto", learning(rounds), base=Settings(codec=codec)).config
-
-    assert told("uniform").begins_ahead
-    assert told("uniform", SHORT - 1).codec == "uniform"
-    assert told("uniform", SHORT).codec == f"uniform:shrink={SHRINK}"
-    assert told("uniform:effort=9").codec == f"uniform:effort=9,shrink={SHRINK}"
-    assert told("uniform:shrink=0.1").codec == "uniform:shrink=0.1"
-    assert told("szx").codec == "szx"
-
-
-def test_clients_without_a_head_start_have_bounds_that_cost_as_little() -> None:
-    first, later = (decide("auto", learning(n)).config for n in (0, SHORT - 1))
-
-    assert not_ahead(first).bound.value == ALIKE
-    assert not_ahead(later).bound.value == pytest.approx(UP / WIDER)
-    assert not not_ahead(later).begins_ahead
-    fine = later.replace(error_bound="step:0.3")
-    assert not_ahead(fine).bound == fine.bound
-    assert not_ahead(not_ahead(later)) == not_ahead(later)
-
-
-def asked(rounds: int, clients: int, each: int) -> list[RoundRecord]:
-    """Return the history of a run that asks ``each`` of its clients in turn."""
-    drawn = itertools.cycle(range(clients))
-    start, *trained = learning(rounds)
-    return [
-        start,
-        *(
-            msgspec.structs.replace(seen, clients=[client(str(next(drawn))) for _ in range(each)])
-            for seen in trained
-        ),
-    ]
-
-
-def test_auto_grows_with_the_rounds_that_a_client_took_part_in() -> None:
-    """What a client holds back waits until it is asked again."""
-    all_of_them, a_tenth = (decide("auto", asked(60, 40, each)) for each in (40, 4))
-
-    assert up(all_of_them) == up(decide("auto", learning(60))) == pytest.approx(MOST[0] * UP)
-    assert up(a_tenth) == up(decide("auto", learning(6)))
-    assert "in turn 7 of a client" in a_tenth.why
-    assert down(all_of_them) == pytest.approx(ROUNDING * UP * MOST[1], rel=1e-3)
-    few = FEW + (1 - FEW) * 7 / 61
-    assert down(a_tenth) == pytest.approx(ROUNDING * UP * few * 61 / SHORT, rel=1e-3)
-    rarely = decide("auto", asked(200, 40, 4))
-    few = FEW + (1 - FEW) * 21 / 201
-    assert down(rarely) == pytest.approx(ROUNDING * UP * few * FURTHER, rel=1e-3)
-
-
-def test_auto_tightens_while_clients_are_further_behind_than_their_bound_explains() -> None:
-    *before, last = learning(9)
-    usual = decide("auto", [*before, last])
-
-    def behind(lag: float, bound: str) -> Decision:
-        decision = Decision(config=usual.config.replace(error_bound=bound))
-        return decide("auto", [*before, msgspec.structs.replace(last, lag=lag, decision=decision)])
-
-    assert up(behind(0.6, "step:1")) == up(behind(5.0, "step:10")) == up(usual)
-    assert up(behind(5.0, "step:1")) == pytest.approx(up(usual) * LEAST)
-    assert "behind" in behind(5.0, "step:1").why
-
-
-def test_auto_takes_overfitting_for_no_harm() -> None:
-    """The loss is best in round 6, and the accuracy stays, but for noise."""
-    noise = np.random.default_rng(0).normal(0, 0.005, 101)
-    history = [row(i, 0.55 * min(1, i / 8) + noise[i], 2 - min(i, 12 - i) / 6) for i in range(101)]
-    bounds = [up(decide("auto", history[: n + 1])) for n in range(100)]
-    allowed = [up(decide("auto", learning(n))) for n in range(100)]
-
-    assert sum(bounds) > 0.95 * sum(allowed)
-    fallen = [row(i, history[-1].accuracy - 0.1, history[-1].loss + 0.5) for i in (101, 102)]
-    assert up(decide("auto", [*history, fallen[0]])) == pytest.approx(allowed[-1], rel=1e-3)
-    assert up(decide("auto", [*history, *fallen])) == pytest.approx(allowed[-1] / 2, rel=1e-3)
-
-
-def curve(*accuracies: float) -> list[RoundRecord]:
+def of_accuracies(*accuracies: float) -> list[RoundRecord]:
     """Return the history of a run with these accuracies, from round 0 on."""
     return [row(i, value, None) for i, value in enumerate(accuracies)]
 
 
-def by_loss(history: Sequence[RoundRecord]) -> list[RoundRecord]:
-    """Return it as of an app that measures a loss alone, which falls as the accuracy rises."""
+def of_losses(history: list[RoundRecord]) -> list[RoundRecord]:
+    """Return it for an app that measures a loss alone, which falls as the accuracy rises."""
     return [
         msgspec.structs.replace(o, accuracy=None, loss=math.exp(-o.accuracy))
         for o in history
@@ -235,35 +60,168 @@ def by_loss(history: Sequence[RoundRecord]) -> list[RoundRecord]:
     ]
 
 
-@pytest.mark.parametrize("told", [list, by_loss])
-def test_auto_stays_fine_until_a_model_has_learned_anything(told: History) -> None:
-    flat = told(curve(*[0.1] * (PATIENCE + 1)))
+@pytest.mark.parametrize(
+    ("tolerance", "steps"), [(0, 0.5), (0.25, 0.95), (0.5, 1.4), (1, 2.3), (2, 4.1), (50, 4.1)]
+)
+def test_a_tolerance_says_how_many_steps_a_bound_has(tolerance: float, steps: float) -> None:
+    decided = decide("auto", learning(MEMORY - 2), tolerance=tolerance)
 
-    bounds = [up(decide("auto", flat[:n])) for n in range(1, len(flat) + 1)]
+    assert up(decided) == pytest.approx(steps)
+    assert down(decided) == pytest.approx(steps)
 
-    assert bounds[0] == pytest.approx(START[0] * UP)
-    assert bounds[1:PATIENCE] == pytest.approx((PATIENCE - 1) * [HELD * START[0] * UP])
-    assert bounds[PATIENCE] == pytest.approx((PATIENCE + 1) / SHORT * UP)
-    assert "nothing learned yet" in decide("auto", flat[:3]).why
-    assert down(decide("auto", flat[:3])) == pytest.approx(HELD * down(decide("auto")), rel=1e-3)
-    third = START[0] + (1 - START[0]) * 2 / RAMP
-    late = decide("auto", told(curve(0.1, 0.1, 0.14)))
-    assert up(late) == pytest.approx(third * UP)
-    assert down(late) == down(decide("auto", learning(1)))  # one round less has counted
-    # Nobody knows what was before round 1.
-    assert up(decide("auto", told(curve(0.1, 0.1, 0.1))[1:])) > HELD * START[0] * UP
-    assert (
-        up(decide("auto", [row(0, None, 2.3), *told(curve(0.1, 0.1, 0.1))[1:]]))
-        > HELD * START[0] * UP
+
+def test_bounds_follow_the_formula() -> None:
+    for number in range(1, 40):
+        share = min(1, 1 / 3 + 2 / 3 * (number - 1) / 5) * (1 if number <= MEMORY else 2)
+        decided = decide("auto", learning(number - 1))
+        assert up(decided) == pytest.approx(K * share, rel=1e-3)
+        assert down(decided) == up(decided)
+
+
+def test_nothing_but_codecs_and_factors_is_left_of_the_options() -> None:
+    base = Settings(
+        codec="szx", lossless="zstd", update="weights", threshold=9, rule="ndim", factors={"a": 2}
+    )
+    config = decide("auto", base=base).config
+
+    assert (config.update, config.threshold, config.rule) == ("delta+ef", 0, "shape")
+    assert (config.codec, config.lossless, config.factors) == ("szx", "zstd", {"a": 2})
+
+
+def test_bounds_do_not_grow_if_nothing_is_measured() -> None:
+    for number in range(1, 40):
+        assert up(decide("auto", unmeasured(number - 1))) == min(
+            up(decide("auto", learning(number - 1))), K
+        )
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 9), st.booleans()), max_size=20))
+def test_private_runs_go_by_the_round_number_alone(
+    measured: list[tuple[float, float, bool]],
+) -> None:
+    history = [
+        row(i, accuracy, loss, diverged=diverged, clients=[client(str(i))])
+        for i, (accuracy, loss, diverged) in enumerate(measured)
+    ]
+
+    decided = decide("auto", history, private=True)
+
+    assert decided == decide("auto", unmeasured(len(history) - 1), private=True)
+    assert up(decided) == up(decide("auto", unmeasured(len(history) - 1)))
+
+
+@pytest.mark.parametrize("told", [list, of_losses])
+def test_bounds_stay_fine_until_a_model_has_learned(
+    told: Callable[[list[RoundRecord]], list[RoundRecord]],
+) -> None:
+    flat = told(of_accuracies(*[0.1] * 11))
+    bounds = [up(decide("auto", flat[:n])) for n in range(1, 12)]
+
+    assert bounds == pytest.approx([FIRST, *[UNLEARNED] * 9, K], rel=1e-3)
+    decided = decide("auto", flat[:3])
+    assert down(decided) == pytest.approx(UNLEARNED, rel=1e-3)
+    assert "nothing learned yet" in decided.why
+    learned = decide("auto", told(of_accuracies(0.1, 0.1, 0.14)))
+    assert up(learned) == pytest.approx(K * (1 / 3 + 2 / 3 * 2 / 5))
+    assert "nothing learned" not in learned.why
+
+
+def test_a_round_0_that_was_not_measured_holds_no_bound_down() -> None:
+    for first in (row(0, None, None), row(0, None, None, diverged=True)):
+        history = [first, *of_accuracies(0.1, 0.1, 0.1)[1:]]
+        assert up(decide("auto", history)) > UNLEARNED
+
+
+@pytest.mark.parametrize("told", [list, of_losses])
+def test_two_rounds_below_the_best_halve_the_bounds_and_they_return(
+    told: Callable[[list[RoundRecord]], list[RoundRecord]],
+) -> None:
+    rising = [0.1, 0.4, 0.5, 0.6, 0.65, 0.68, 0.7, 0.7, 0.7]
+    scores = [*rising, 0.4, 0.4, 0.4, *[0.7] * 9]
+    history = told(of_accuracies(*scores))
+
+    shares = [up(decide("auto", history[:n])) / K for n in range(len(rising), len(scores) + 1)]
+
+    back = [0.5 * 1.1**n for n in range(1, 8)]
+    assert shares == pytest.approx([1, 1, 0.5, 0.5, *back, 2, 2], rel=1e-3)
+    fallen = decide("auto", history[: len(rising) + 2])
+    assert "since the score fell" in fallen.why
+    assert down(fallen) == up(fallen)
+
+
+def test_single_falls_and_falls_within_the_tolerance_or_the_noise_are_none() -> None:
+    swinging = [0.1, 0.5, *[0.7, 0.6] * 9]
+    within = [0.1, 0.4, 0.6, 0.7, *[0.7] * 6, *[0.696] * 9]
+    spike = [0.1, 0.4, 0.5, 0.9, *[0.5] * 9]
+    for scores in (swinging, within, spike):
+        history = of_accuracies(*scores)
+        assert not any(
+            "fell" in decide("auto", history[:n]).why for n in range(1, len(history) + 1)
+        )
+    assert "fell" in decide("auto", of_accuracies(*within), tolerance=0).why
+
+
+def test_noise_alone_seldom_makes_bounds_finer() -> None:
+    policy, shares = auto.Auto(), []
+    for seed in range(20):
+        state = policy.init()
+        for record in of_accuracies(0.1, *np.random.default_rng(seed).normal(0.6, 0.02, 100)):
+            state = policy.observe(state, record)
+            shares.append(state.share)
+    assert np.mean(shares) > 0.93
+
+
+def test_rounds_that_nobody_measured_and_those_without_replies_say_nothing() -> None:
+    measured = of_accuracies(0.1, 0.5, 0.6, 0.7, 0.7, 0.7, 0.7, 0.3)
+    later = len(measured)
+    silent = [row(later, None, None), row(later + 1, 0.3, None, replies=0)]
+
+    assert "fell" not in decide("auto", [*measured, *silent]).why
+    assert "fell" in decide("auto", [*measured, *silent, row(later + 2, 0.3, None)]).why
+
+
+def test_a_model_that_diverges_halves_the_bounds_at_once() -> None:
+    history = learning(9)
+    for last in (row(10, None, None, diverged=True), row(10, math.nan)):
+        fallen = decide("auto", [*history, last])
+        assert up(fallen) == pytest.approx(K / 2, rel=1e-3)
+    start = row(0, None, 2.3)
+    assert up(decide("auto", [start, row(1, None, None, diverged=True)])) == pytest.approx(
+        UNLEARNED / 2, rel=1e-3
     )
 
 
-def test_a_loss_that_is_not_finite_has_learned_nothing_and_one_of_zero_all() -> None:
-    start = row(0, None, 2.3)
-    diverged = decide("auto", [start, row(1, None, None, diverged=True)])
-    assert "nothing learned yet" in diverged.why
-    assert up(diverged) == pytest.approx(HELD * START[0] * UP / 2)  # the guard, too
-    assert "nothing" not in decide("auto", [start, row(1, None, 0.0)]).why
-    # Nobody knows what a finite loss was before one that is not.
-    odd = row(0, None, None, diverged=True)
-    assert "nothing" not in decide("auto", [odd, row(1, None, 2.3)]).why
+def test_a_loss_may_be_zero_and_one_below_it_says_nothing() -> None:
+    assert "nothing" not in decide("auto", [row(0, None, 2.3), row(1, None, 0.0)]).why
+    negative = [row(i, None, -1.0 - i) for i in range(20)]
+    assert up(decide("auto", negative)) == up(decide("auto", unmeasured(19)))
+
+
+def test_overfitting_is_no_harm_while_the_accuracy_stays() -> None:
+    history = [row(i, min(0.6, 0.1 * i), 2.0 + 0.1 * i) for i in range(30)]
+    assert up(decide("auto", history)) == pytest.approx(2 * K)
+
+
+def test_every_number_is_a_constant_that_a_benchmark_can_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"LEAST_STEPS": 1.1, "FIRST_SHARE": 0.5}.items():
+        monkeypatch.setattr(auto, name, value)
+    decided = decide("auto")
+    assert (up(decided), down(decided)) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("gain", "growth"),
+    [(-0.0001, 2.0), (0.0, 2.0), (0.0005, 2.0), (0.00125, 1.6), (0.002, 1.0), (0.05, 1.0)],
+)
+def test_bounds_grow_once_a_model_gains_little(gain: float, growth: float) -> None:
+    rising = [0.5 + gain * i for i in range(MEMORY)]
+    assert up(decide("auto", of_accuracies(0.1, *rising))) == pytest.approx(growth * K, rel=1e-3)
+
+
+def test_shares_of_the_steps_grow_with_the_rounds() -> None:
+    scores = Scores(metric="accuracy", first=0.1, highest=0.9, measured=9)
+    shares = [share_of_steps(number, scores)[0] for number in range(1, 60)]
+    assert all(a <= b for a, b in itertools.pairwise(shares))
+    assert shares[-1] == 1.0

@@ -90,7 +90,7 @@ def test_a_row_for_each_part_and_bound(state: dict[str, Any], tmp_path: Path) ->
         ("zstd", "lossless part", None),
         ("zstd", "everything", None),
     ]
-    assert rows[0]["codec_settings"] == "effort=3,shrink=0.0,threads=1"
+    assert rows[0]["codec_settings"] == "effort=3,threads=1"
     whole = sum(x.nbytes for x in state.values())
     lossy = state["a.weight"].nbytes + state["b.weight"].nbytes
     assert [row["raw_bytes"] for row in rows] == [lossy, lossy, lossy, whole - lossy, whole]

@@ -15,7 +15,7 @@ import fedsz
 from fedsz import codecs
 from fedsz.arrays import DTYPE_IDS, DTYPES
 from fedsz.codecs import _stream
-from fedsz.core import bit_difference as bits
+from fedsz.core.lossless import difference_of_bits, moved_by_bits
 from fedsz.core.reference import Reference
 from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.stream import BITS, Part, Tensor, write
@@ -66,7 +66,7 @@ real = arrays().filter(lambda x: x.dtype.kind != "c") | st.sampled_from(FLOATS).
 def test_planes_are_those_of_the_specification(x: np.ndarray, seed: int) -> None:
     base = step(np.random.default_rng(seed), x)
 
-    assert bits.difference([x], [base]).tobytes() == specified(x, base)
+    assert difference_of_bits([x], [base]).tobytes() == specified(x, base)
 
 
 @given(tensors=st.lists(real, min_size=1, max_size=8), seed=seeds)
@@ -76,7 +76,7 @@ def test_tensors_of_one_item_size_share_planes(tensors: list[np.ndarray], seed: 
     bases = [step(rng, x) for x in tensors]
     held = [base.tobytes() for base in bases]
 
-    back = list(bits.moved(bits.difference(tensors, bases).tobytes(), bases))
+    back = list(moved_by_bits(difference_of_bits(tensors, bases).tobytes(), bases))
 
     for x, y in zip(tensors, back, strict=True):
         assert (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes())
@@ -91,7 +91,7 @@ def test_arrays_of_many_chunks(dtype: Any) -> None:
     x = (rng.normal(size=(1 << 16) + 7) * 50 + 120).astype(dtype)
     base = step(np.random.default_rng(1), x)
 
-    (back,) = bits.moved(bits.difference([x], [base]), [base])
+    (back,) = moved_by_bits(difference_of_bits([x], [base]), [base])
 
     assert back.tobytes() == x.tobytes()
 
@@ -100,7 +100,7 @@ def test_a_base_in_fortran_order_has_the_same_elements() -> None:
     x = np.arange(12, dtype=np.int32).reshape(3, 4)
     base = np.asfortranarray(x - 5)
 
-    (back,) = bits.moved(bits.difference([x], [base]), [base])
+    (back,) = moved_by_bits(difference_of_bits([x], [base]), [base])
 
     np.testing.assert_array_equal(back, x)
 

@@ -16,7 +16,7 @@ import pytest
 import fedsz
 from benchmarks.c_library_size import CODE, MACHINES, Machine, configure, size_of
 from fedsz.arrays import DTYPE_IDS
-from fedsz.core.bound_encoder import UpdateEncoder
+from fedsz.core.coders import CodecCoder, UpdateCoder
 from fedsz.core.encode import compress_measured
 from fedsz.core.feedback import ErrorFeedback
 from fedsz.core.reference import Reference
@@ -64,17 +64,18 @@ class Case(NamedTuple):
 
     def by_python(self) -> tuple[bytes, bytes]:
         """The stream, and what it leaves out."""
-        config = Settings.of(
+        settings = Settings.of(
             self.bound, codec=f"uniform:effort={self.effort}", lossless="raw", threshold=0
         )
         state = {"weight": self.x}
         reference = None if self.base is None else Reference({"weight": self.base})
         if self.residual is None:
-            return compress_measured(state, config, reference)[0], b""
+            return compress_measured(state, settings, reference)[0], b""
         sent = reference or Reference(state)
-        encoder = UpdateEncoder(ErrorFeedback(state, {"weight": self.residual}), config, sent)
-        stream = compress_measured(state, config, reference, encoder=encoder)[0]
-        return stream, encoder.left.get("weight", np.zeros_like(self.x)).tobytes()
+        feedback = ErrorFeedback({"weight": self.residual})
+        coder = UpdateCoder(CodecCoder(settings), sent, feedback)
+        stream = compress_measured(state, settings, reference, coder=coder)[0]
+        return stream, feedback.residuals.get("weight", np.zeros_like(self.x)).tobytes()
 
 
 def cases(dtypes: list[type]) -> Iterator[Case]:

@@ -17,11 +17,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 import fedsz
 from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord
-from fedsz.core.protocol import Instructions
+from fedsz.core.protocol import Request
 from fedsz.core.settings import Settings
 from fedsz.errors import CorruptStream, LimitExceeded, LinkError
 from fedsz.flower import FedSZMod, LocalGrid, make_client_app
-from fedsz.flower.records import KEY, sealed
+from fedsz.flower.records import replaced, sealed
 from fedsz.stream import Limits
 from fedsz.training.apps import TaskMod
 from fedsz.training.federation import federate, prepare
@@ -80,7 +80,10 @@ def test_a_server_that_asks_for_more_is_refused(
 
 def received(mod: FedSZMod, records: dict[str, ArrayRecord], **told: str) -> Message:
     """What a client replies that a hostile server sends sealed records."""
-    content = RecordDict({**records, KEY: ConfigRecord(Instructions(Settings()).written())})
+    request = Request(
+        run=bytes(8), round=1, trains=True, base={}, reference={}, settings=Settings()
+    )
+    content = replaced(RecordDict({**records}), {}, request.encode())
     if told:
         content["config"] = ConfigRecord({**_told(RunConfig(**told)), "server-round": 1})
     message = Message(content, dst_node_id=1, message_type="train")
@@ -93,7 +96,7 @@ def _told(config: RunConfig) -> dict[str, Any]:
 
 
 def bomb(elements: int) -> ArrayRecord:
-    return sealed([fedsz.compress({"w": np.zeros(elements, np.float32)})])
+    return sealed(fedsz.compress({"w": np.zeros(elements, np.float32)}))
 
 
 def test_the_records_of_a_message_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +128,7 @@ def test_many_records_of_a_foreign_app_share_that_of_one_stream() -> None:
 def test_a_client_of_a_task_takes_streams_of_its_own_model_alone() -> None:
     model = arrays_of(load_task(RunConfig(task="tabular")).build_model())
     nbytes = sum(x.nbytes for x in model.values())
-    own = sealed([fedsz.compress(model)])
+    own = sealed(fedsz.compress(model))
     received(TaskMod(), {"arrays": own}, task="tabular")
 
     for records in ({"arrays": bomb(nbytes)}, {"arrays": own, "more": own, "and": own}):

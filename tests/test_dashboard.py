@@ -86,7 +86,15 @@ def test_the_page_is_told_every_round_and_client(tmp_path: Path, pages: Serve) -
     assert run["state"]["notices"] == []
     assert [row["round"] for row in run["rounds"]] == list(range(13))
     row, made = run["rounds"][7], record(7, 10)
-    for name in ("accuracy", "loss", "sent_up", "raw_down", "kept", "lag", "seconds"):
+    for name in (
+        "accuracy",
+        "loss",
+        "sent_up",
+        "raw_down",
+        "energy_fraction",
+        "residual_ratio",
+        "seconds",
+    ):
         assert row[name] == getattr(made, name)
     assert sum(row["refused"].values()) == len(made.failures) == 1
     assert made.decision is not None
@@ -291,11 +299,11 @@ def test_a_run_of_another_release_is_shown_as_far_as_it_is_known(
 ) -> None:
     folder = write_run(tmp_path / "run", 3)
     (folder / CONFIG).write_text(config)
-    newer = (folder / ROUNDS).read_text().replace('"version":2', '"version":3,"what_is_new":1')
+    newer = (folder / ROUNDS).read_text().replace('"version":1', '"version":2,"what_is_new":1')
     (folder / ROUNDS).write_text(newer)
 
     run = run_of(Dashboard(folder))
 
     told = " ".join(run["state"]["notices"])
-    assert "rounds are of version 3, and this release knows 2" in told
+    assert "rounds are of version 2, and this release knows 1" in told
     assert ("options are not shown" in told) == bool(config)

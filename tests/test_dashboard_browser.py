@@ -17,7 +17,7 @@ from tests.chromium import Page, browser, executable
 from tests.watched_runs import record, write_run
 
 pytestmark = pytest.mark.slow
-CHARTS = ["accuracy", "loss", "traffic", "kept", "lag", "time", "replies"]
+CHARTS = ["accuracy", "loss", "traffic", "energy_fraction", "residual_ratio", "time", "replies"]
 TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
 WHY_IS_OUT_OF_SIGHT = """[...document.querySelectorAll('#decisions tbody .why')].some(cell => {
   const box = cell.getBoundingClientRect();

@@ -70,15 +70,6 @@ def of(told: Callable[..., list[float]], what: str, *files: str, **conditions: s
     return lambda row: told(what, row.labels[0], *files, **conditions)
 
 
-def links_for_a_basis(row: Row) -> list[float]:
-    """Bits a parameter that a basis saves of `auto`, and Mbit/s: ResNet-50 takes 0.8 s longer."""
-    names = "cnn, four of four", "cnn, ten of a hundred", "gpt"
-    task = dict(zip(names, rows.OF_EIGEN, strict=True))[row.labels[0].replace("`", "")]
-    plain, turned = (rows.told("up", way, "eigen", **task)[0] for way in ("auto", "auto+basis"))
-    saved = 32 / plain - 32 / turned
-    return [saved, saved * 25.6 / 0.8]
-
-
 def in_longer_runs() -> list[float]:
     """Median and least of the times fewer bytes; most and median of the points that are lost."""
     saved = [line.both for line in rows.defaults("defaults-long").values()]
@@ -127,10 +118,6 @@ TABLES = [
     Table(SAVINGS, "| model, longer |", partial(rows.default, file="defaults-long")),
     Table(COMPARED, "| way | up | both | points |", rows.compared),
     Table(COMPARED, "| way, three tasks |", rows.compared_large),
-    Table("docs/eigen.md", "| way, in a basis |", rows.in_a_basis),
-    Table("docs/eigen.md", "| saving of |", links_for_a_basis, marked=True),
-    Table("docs/eigen.md", "| energy in a tenth", rows.energy_in_a_tenth),
-    Table("docs/eigen.md", "| saved by variances", rows.by_predicted_variances),
     Table(COMPARED, "| way, MiniLM by LoRA |", of(rows.by_downlink, "total late", TUNED, **LORA)),
     Table("docs/guides/nvflare.md", "| filters | seeds |", rows.of_nvflare),
     Table(PAPER, "| cnn, CIFAR-10", rows.by_bound),
@@ -211,12 +198,6 @@ SENTENCES = [
         "sends N % fewer bytes than NNCodec on `mlp` and N % fewer on `gpt`. On logistic"
         " regression NNCodec sends N % fewer",
         rows.beside_nncodec,
-    ),
-    Sentence(
-        "docs/eigen.md",
-        "together, `auto+basis` sends N % more bytes than `auto` on `cnn` with four of four "
-        "clients, N % fewer with ten of a hundred, and N % more on",
-        rows.saved_both_ways_by_a_basis,
     ),
     Sentence(SAVINGS, "the mean factor of a run was N to N", rows.guarded),
     Sentence(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 import fedsz
-from fedsz.core.broadcast import FIRST_BOUND, Broadcast
-from fedsz.core.grid import UNTRAINED
+from fedsz.core.broadcast import KEY_FRAME, Broadcast
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
@@ -34,7 +33,7 @@ from tests.federation import (
 )
 
 COARSE = "std:1"
-CONFIG = Settings()
+SETTINGS = Settings()
 
 
 def walk(rounds: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
@@ -48,96 +47,93 @@ def walk(rounds: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
     return models
 
 
-def decoded(streams: Iterable[bytes], held: Reference | None = None) -> Reference | None:
-    for stream in streams:
-        held = Reference(fedsz.decompress(stream, reference=held, as_numpy=True))
-    return held
+def decoded(stream: bytes | None, base: Reference | None = None) -> Reference:
+    assert stream
+    return Reference(fedsz.decompress(stream, reference=base, as_numpy=True))
 
 
-def same(a: Reference | None, b: Reference | None) -> bool:
-    return a is not None and b is not None and a.digest == b.digest
+def root_mean_square(x: np.ndarray) -> float:
+    return float(np.sqrt(np.square(x, dtype=np.float64).mean()))
 
 
-def test_a_broadcast_is_small_for_those_who_hold_the_last() -> None:
-    downlink = Broadcast(CONFIG.replace(downlink=COARSE))
-    first, second = walk(2)
-    downlink.put(first, reference=True)
-    held = downlink.model
-    downlink.put(second, reference=True)
+def test_a_broadcast_is_small_for_clients_that_have_the_last() -> None:
+    broadcast, settings = Broadcast(), SETTINGS.replace(downlink=COARSE)
+    first, second = (broadcast.publish(model, settings) for model in walk(2))
 
-    (step,) = downlink.streams(held.digest if held else b"")
-    both = downlink.streams(b"")
+    delta = broadcast.since(first.digest)
 
-    assert 3 * len(step) < len(both[0])
-    assert both[1] == step
-    assert downlink.streams(downlink.model.digest if downlink.model else b"") == []
+    assert delta is not None
+    assert 3 * len(delta) < len(broadcast.key_frame())
+    assert decoded(delta, first).digest == decoded(broadcast.key_frame()).digest == second.digest
+    assert broadcast.since(second.digest) == b""
 
 
 def test_the_first_model_is_fine() -> None:
-    downlink = Broadcast(CONFIG.replace(downlink="std:5"))
     (model,) = walk(1)
-    downlink.put(model, reference=True)
 
-    assert downlink.model is not None
-    error = np.abs(downlink.model.arrays["fc.weight"] - model["fc.weight"]).max()
-    assert 0 < error <= fedsz.ErrorBound.rel(FIRST_BOUND).absolute(model["fc.weight"])
+    reference = Broadcast().publish(model, SETTINGS.replace(downlink="std:5"))
+
+    error = np.abs(reference.arrays["fc.weight"].astype(np.float64) - model["fc.weight"]).max()
+    assert 0 < error <= KEY_FRAME.absolute(model["fc.weight"])
 
 
 def test_a_model_that_is_sent_again_is_the_same() -> None:
-    downlink = Broadcast(CONFIG.replace(downlink=COARSE))
+    broadcast, settings = Broadcast(), SETTINGS.replace(downlink=COARSE)
     for model in walk(3):
-        downlink.put(model, reference=True)
-        held = downlink.model
-        downlink.put({name: x.copy() for name, x in model.items()}, reference=True)
-        assert downlink.model is held
+        reference = broadcast.publish(model, settings)
+        again = {name: x.copy() for name, x in model.items()}
+        assert broadcast.publish(again, settings) is reference
 
 
-def test_a_bound_of_steps_has_no_error_of_earlier_ones_in_it() -> None:
-    """Where steps are put onto the model itself, the one that clients hold is off by a bound."""
-    broadcast = Broadcast(CONFIG.replace(downlink="step:2.5"), feedback=False)
-    models = [Reference(model) for model in walk(30)]
-    for model, since in zip(models, [None, *models], strict=False):
-        broadcast.put(model, reference=True, since=since)
-    steps = [step.grid["fc.weight"] for step in broadcast.steps[1:]]
-    assert max(steps) <= 2 * 2.5 * 0.0145 < 4 * min(steps)
+def test_the_rounding_of_one_broadcast_is_not_in_the_next() -> None:
+    broadcast, last = Broadcast(), None
+    for model in walk(30):
+        reference = broadcast.publish(model, SETTINGS.replace(downlink="step:2.5"))
+        x = model["fc.weight"].astype(np.float64)
+        if last is not None:
+            error = np.abs(reference.arrays["fc.weight"] - x).max()
+            assert error <= 2.5 * root_mean_square(x - last) * (1 + 1e-6)
+        last = x
 
 
-@pytest.mark.parametrize("onto", ["meant", "held"])
-def test_what_steps_are_put_onto_is_found_out(onto: str) -> None:
-    """A strategy that adds to its own model has in it what broadcasts have left out."""
-    broadcast, rng = Broadcast(CONFIG.replace(downlink="step:2.5")), np.random.default_rng(0)
-    meant = {"fc.weight": rng.normal(size=(60, 50)).astype(np.float32)}
-    total, frozen = meant["fc.weight"], {"fixed": rng.normal(size=(8, 5)).astype(np.float32)}
-    for _ in range(30):
-        broadcast.put({**meant, **frozen}, reference=True)
-        assert broadcast.model is not None
-        start = meant if onto == "meant" else broadcast.model.arrays
-        step = 0.01 * rng.normal(size=(60, 50)).astype(np.float32)
-        meant, total = {"fc.weight": start["fc.weight"] + step}, total + step
-    steps = [one.grid["fc.weight"] for one in broadcast.steps[1:]]
-    assert max(steps[2:]) <= 2 * 2.5 * 0.0105 < 4 * min(steps)
-    sent = broadcast.model.arrays["fc.weight"] + step
-    assert np.abs(sent - total).max() < 2.5 * 0.0105 + 1e-3
-    assert len(broadcast.steps[-1].stream) < 1500
+def test_weights_stay_on_their_grid_while_only_a_counter_moves() -> None:
+    broadcast, models = Broadcast(), walk(5)
+    references = [
+        broadcast.publish(model, SETTINGS.replace(downlink="step:2"))
+        for model in [*models, {**models[-1], "n": np.array(9)}]
+    ]
+    before, after = references[-2:]
+    assert np.array_equal(before.arrays["fc.weight"], after.arrays["fc.weight"])
+    assert after.arrays["n"] == 9
+    assert len(broadcast.since(before.digest) or b"") < 400
 
 
-def test_weights_stay_on_their_lattice_while_only_a_counter_moves() -> None:
-    broadcast, models = Broadcast(CONFIG.replace(downlink="step:2"), feedback=False), walk(5)
-    still = {**models[-1], "n": np.array(9)}
-    for model, since in zip([*models, still], [None, *models], strict=True):
-        broadcast.put(model, reference=True, since=Reference(since) if since else None)
-    assert set(broadcast.steps[-1].grid) == {"fc.weight"}
-    assert len(broadcast.steps[-1].stream) < 400
+@pytest.mark.parametrize(
+    ("odd", "downlink"),
+    [
+        *itertools.product([np.nan, np.inf], ["step:2", "std:1", "1e-2", "abs:1e-3"]),
+        (3.0, "1e-2"),  # a constant has no range
+    ],
+)
+def test_a_tensor_that_has_no_bound_any_more_goes_exactly(odd: float, downlink: str) -> None:
+    broadcast, settings = Broadcast(), SETTINGS.replace(downlink=downlink)
+    (model,) = walk(1)
+    before = broadcast.publish(model, settings)
+    model = {**model, "fc.weight": np.full_like(model["fc.weight"], odd)}
+
+    after = broadcast.publish(model, settings)
+
+    assert after.arrays["fc.weight"].tobytes() == model["fc.weight"].tobytes()
+    assert decoded(broadcast.since(before.digest), before).digest == after.digest
 
 
 def test_another_model_is_a_key_frame() -> None:
-    downlink = Broadcast(CONFIG.replace(downlink=COARSE))
-    downlink.put(walk(1)[0], reference=True)
-    held = downlink.model
-    downlink.put({"other.weight": np.ones((50, 50), np.float32)}, reference=True)
+    broadcast, settings = Broadcast(), SETTINGS.replace(downlink=COARSE)
+    before = broadcast.publish(walk(1)[0], settings)
+    after = broadcast.publish({"other.weight": np.ones((50, 50), np.float32)}, settings)
 
-    assert held is not None
-    assert same(decoded(downlink.streams(held.digest)), downlink.model)
+    assert broadcast.since(before.digest) is None
+    assert decoded(broadcast.key_frame()).digest == after.digest
 
 
 def app_that(forgets: dict[int, set[int]], seen: list[dict[str, Any]]) -> Any:
@@ -220,7 +216,7 @@ def test_an_update_with_nan_is_left_out_and_its_residual_forgotten(update: str) 
             return app(message, context)
         finally:
             if context.node_config["partition-id"] == 1:
-                states.append({name for name in context.state if "residual" in name})
+                states.append({name for name in context.state if "memory" in name})
 
     grid = FedSZGrid(grid_of(partial(watched, app_of(edit))), "std:2", update=update)
     result = run(StreamingFedAvg(fraction_evaluate=0), grid, rounds=3)
@@ -230,7 +226,7 @@ def test_an_update_with_nan_is_left_out_and_its_residual_forgotten(update: str) 
     (reason,) = (failure.reason for failure in traffic.failures)
     assert "DivergedUpdate: training made NaN or infinities of 'fc.weight'" in reason
     assert np.isfinite(to_arrays(result.arrays)["fc.weight"]).all()
-    kept = {"fedsz.residual.arrays"} if update == "delta+ef" else set()
+    kept = {"fedsz.memory.arrays"} if update == "delta+ef" else set()
     assert states == [kept, set(), kept]
 
 
@@ -262,15 +258,15 @@ def test_a_tensor_that_was_never_finite_is_no_divergence() -> None:
 def planted(state: RecordDict, x: np.ndarray) -> None:
     """A state of another run."""
     if not state:
-        for name in ("fedsz.model.arrays", "fedsz.residual.arrays"):
-            state[name] = record_of({"fc.weight": x})
-        state["fedsz.turn.arrays"] = ConfigRecord({"turn": 7})
+        state["fedsz.reference.arrays"] = record_of({"fc.weight": x})
+        state["fedsz.memory.arrays"] = record_of({"feedback/fc.weight": x})
+        state["fedsz.about.arrays"] = ConfigRecord({"run": b"another run", "round": 7})
 
 
 def damaged(state: RecordDict, x: np.ndarray) -> None:
     """A memory with a tensor that is another."""
-    if "fedsz.model.arrays" in state:
-        state["fedsz.model.arrays"]["fc.weight"] = to_array(x)
+    if "fedsz.reference.arrays" in state:
+        state["fedsz.reference.arrays"]["fc.weight"] = to_array(x)
 
 
 @pytest.mark.parametrize(
@@ -298,27 +294,3 @@ def test_a_bound_that_is_none_is_refused(bound: str) -> None:
         FedSZGrid(grid_of(app_of()), 1e-2, downlink=bound)
     with pytest.raises(ConfigError, match="error bound"):
         FedSZGrid(grid_of(app_of()), bound, update="delta+ef")
-
-
-def test_an_untrained_model_goes_coarsely_and_what_that_leaves_out_never() -> None:
-    """Clients train from what they got: where that has hardly moved, nothing is made up for."""
-    (model,) = walk(1)
-    x = model["fc.weight"]
-    sizes = []
-    for untrained, bound in ((True, UNTRAINED), (False, fedsz.ErrorBound.of(FIRST_BOUND))):
-        downlink = Broadcast(CONFIG.replace(downlink="step:0.8"), untrained=untrained)
-        downlink.put(model, reference=True)
-        held = downlink.model
-        assert held is not None
-        error = np.abs(held.arrays["fc.weight"] - x).max()
-        assert bound.absolute(x) / 2 < error <= bound.absolute(x)
-        assert np.array_equal(held.arrays["n"], model["n"])
-        sizes.append(sum(map(len, downlink.streams(b""))))
-
-        after = {**held.arrays, "fc.weight": held.arrays["fc.weight"] + np.float32(1e-6)}
-        downlink.put(after, reference=True)
-
-        assert downlink.model is not None
-        step = np.abs(downlink.model.arrays["fc.weight"] - held.arrays["fc.weight"]).max()
-        assert (step < 1e-5) == untrained
-    assert 2 * sizes[0] < sizes[1]

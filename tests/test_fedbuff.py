@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import Context, Message
 
 import fedsz
 from fedsz.errors import ConfigError, TooFewReplies
 from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg, fedbuff
-from fedsz.flower.records import streams_of
+from fedsz.flower.records import stream_of
 from fedsz.flower.refusal import Refusal
+from fedsz.flower.store import RecordStore
 from fedsz.flower.wrapped_grid import WrappedGrid
-from tests.eigen_fleet import model
+from fedsz.flower_compat import data_of
+from fedsz.methods.state import by_tensor
 from tests.federation import (
     CLIENTS,
     app_of,
@@ -26,11 +28,12 @@ from tests.federation import (
     moved,
     record_of,
     run,
+    steps_norm,
     to_arrays,
 )
-from tests.test_clipping import steps_norm
+from tests.small_model import model
 from tests.test_hostile_replies import REFUSED, Hostile
-from tests.test_quorum import equal, failing
+from tests.test_liveness import equal, failing
 
 
 class Slow(WrappedGrid):
@@ -92,23 +95,17 @@ def test_a_slow_client_does_not_hold_others() -> None:
 
     traffic = grid.take_traffic()
     assert (traffic.replies, traffic.failures) == (15, [])
-    assert len(grid._exchange) == 1  # of the first model, which somebody trains on
+    assert len(grid._requests) == 1  # of the first model, which somebody trains on
 
 
-def test_an_update_that_is_too_stale_is_refused_and_its_residual_goes_back() -> None:
+def test_an_update_that_is_too_stale_is_refused() -> None:
     slow = FedSZGrid(Slow(grid_of(app_of()), 7), "std:2")
 
     trained(slow, 4, buffer=3, max_staleness=1)
 
-    assert [failure.kind for failure in slow.take_traffic().failures] == [Refusal.STALE]
-    node, *others = slow.get_node_ids()
-    state = slow.state().config_records
-    asked, counted = (
-        dict(zip(state[name]["nodes"], state[name]["turns"], strict=True))
-        for name in ("asked", "counted")
-    )
-    assert asked[node] > counted.get(node, 0) == 0  # and it will be told so
-    assert all(counted[other] for other in others)
+    (failure,) = slow.take_traffic().failures
+    assert failure.kind == Refusal.STALE
+    assert failure.client == str(slow.get_node_ids()[0])
 
 
 class Late(WrappedGrid):
@@ -129,76 +126,50 @@ class Late(WrappedGrid):
         return list(self.inner.pull_messages([i for i in ids if not self._looks[i]]))
 
 
-class Careful(FedBuff):
-    """Knows of each node which of its replies have counted: True, or False if too stale."""
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.counts: dict[int, list[bool]] = {}
-
-    def _add(self, mean: Any, reply: Message) -> Any:
-        counts = self.counts.setdefault(reply.metadata.src_node_id, [])
-        counts.append(False)
-        metrics = super()._add(mean, reply)
-        counts[-1] = True
-        return metrics
-
-
 @pytest.mark.parametrize("policy", ["auto", "fixed"])
-@pytest.mark.parametrize("most", [20, 1])
-def test_nothing_is_lost_or_sent_twice_though_replies_are_stale(
-    policy: str, most: int, monkeypatch: pytest.MonkeyPatch
+def test_no_step_is_lost_or_counted_twice_though_replies_are_stale(
+    policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has counted of a client, and what it still holds, are its steps in rounds that count.
+    """The steps that have arrived of a client, and its residual, are its steps, staleness or not.
 
     Many are asked again in the round that takes their last reply, which has not ended.
     """
     monkeypatch.setattr(fedbuff, "POLL_SECONDS", 0.0)
     contexts: dict[int, Context] = {}
-    steps: dict[int, list[np.ndarray]] = {}  # by node, of each of its turns
-    arrived: dict[int, list[np.ndarray]] = {}
+    steps: dict[int, np.ndarray] = {}  # by client, of all its rounds
+    arrived: dict[int, np.ndarray] = {}
+    starts: dict[int, dict[str, np.ndarray]] = {}
     rng = np.random.default_rng(1)
 
-    def note(_: int, __: Message, context: Context) -> None:
-        contexts.pop(context.node_id, None)
-        contexts[context.node_id] = context  # the last is whose turn it is
+    def note(client: int, _: Message, context: Context) -> None:
+        contexts[client] = context
 
-    def train(_: int, x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        node = list(contexts)[-1]
+    def train(client: int, x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         after = {k: (a + rng.normal(0, 0.05, a.shape)).astype(a.dtype) for k, a in x.items()}
-        steps.setdefault(node, []).append(after["fc.weight"] - x["fc.weight"].astype(float))
+        starts[client] = x
+        step = after["fc.weight"] - x["fc.weight"].astype(float)
+        steps[client] = steps.get(client, 0) + step
         return after
 
-    def sent(_: int, __: Message, reply: Message) -> None:
-        node = list(contexts)[-1]
-        record = contexts[node].state["fedsz.model.arrays"]
-        assert isinstance(record, ArrayRecord)
-        held = to_arrays(record)
-        (stream,) = streams_of(next(iter(reply.content.array_records.values())))
-        decoded = fedsz.decompress(stream, reference=held, as_numpy=True)
-        step = decoded["fc.weight"] - held["fc.weight"].astype(float)
-        arrived.setdefault(node, []).append(step)
+    def sent(client: int, __: Message, reply: Message) -> None:
+        stream = stream_of(next(iter(reply.content.array_records.values())))
+        decoded = fedsz.decompress(stream, reference=starts[client], as_numpy=True)
+        step = decoded["fc.weight"] - starts[client]["fc.weight"].astype(float)
+        arrived[client] = arrived.get(client, 0) + step
 
     app = around(app_of(train), before=note, after=sent)
     how = {"policy": policy} if policy == "auto" else {"error_bound": "step:2", "threshold": 0}
     grid = FedSZGrid(Late(grid_of(app)), downlink="step:1", update="delta+ef", **how)
-    strategy = Careful(fraction_evaluate=0, buffer=2, max_staleness=most)
+    strategy = FedBuff(fraction_evaluate=0, buffer=2)
     strategy.start(grid, record_of(model()), num_rounds=15)
 
-    assert strategy.counts.keys() == contexts.keys()
-    assert all(map(all, strategy.counts.values())) == (most > 1)
-    for node, counts in strategy.counts.items():
-        if not counts[-1]:
-            continue  # which it has not been told yet
-        # One that is still on its way counts as any other, as far as the client knows.
-        counted = counts + [True] * (len(steps[node]) - len(counts))
-        record = contexts[node].state["fedsz.residual.arrays"]
-        assert isinstance(record, ArrayRecord)
-        left = to_arrays(record)["fc.weight"]
-        went = sum(x for x, counts in zip(arrived[node], counted, strict=True) if counts)
-        meant = sum(x for x, counts in zip(steps[node], counted, strict=True) if counts)
-        np.testing.assert_allclose(went + left, meant, atol=1e-5)
-        assert np.abs(left).max() > 0.01
+    assert max(client.staleness for client in grid.take_traffic().clients) > 0
+    assert contexts.keys() == set(range(CLIENTS))
+    for client, context in contexts.items():
+        memory = RecordStore(data_of(context.state)).memory("arrays")[0]
+        residual = by_tensor(memory)["fc.weight"]["feedback"]
+        np.testing.assert_allclose(arrived[client] + residual, steps[client], atol=1e-5)
+        assert np.abs(residual).max() > 0.01
 
 
 def test_whoever_waits_for_all_averages_as_in_rounds() -> None:
@@ -221,14 +192,13 @@ def test_a_buffer_that_nobody_will_fill_is_used_as_it_is() -> None:
 
 
 def test_rounds_that_nobody_replies_to_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsz.flower.quorum.PAUSE", 0.0)
+    monkeypatch.setattr("fedsz.flower.liveness.PAUSE", 0.0)
     always = {(number, client) for number in range(9) for client in range(CLIENTS)}
     with pytest.raises(TooFewReplies):
         trained(FedSZGrid(grid_of(failing(app_of(), always))), 9, buffer=2)
 
 
 def test_a_run_goes_on_from_what_the_grid_remembers() -> None:
-    """Who was asked and had not counted when the server crashed goes back to its residual."""
     inner = grid_of(app_of())
     before = FedSZGrid(Slow(inner, 10**6), "std:2")
     model = trained(before, 2, buffer=3)

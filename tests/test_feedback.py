@@ -5,7 +5,8 @@ A client codes its update in three passes. Stream and residual are what decoding
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -16,14 +17,15 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz.arrays import Layout
 from fedsz.codecs import CODECS
-from fedsz.codecs.spread import half_ulp
-from fedsz.core.bound_encoder import UpdateEncoder
+from fedsz.codecs.spread import energy_between, half_ulp
+from fedsz.core.coders import CodecCoder, UpdateCoder
 from fedsz.core.decode import decode
 from fedsz.core.encode import compress_measured
 from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.lossy import compared
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
-from fedsz.core.step import Arrival, energies
+from fedsz.core.step import UpdateEnergy, bounds_of_step, energies
 from fedsz.stream import Reader
 from tests.strategies import bits_of, finite, seeds
 
@@ -53,47 +55,97 @@ def update(dtype: np.dtype) -> tuple[dict[str, Any], Reference, dict[str, Any]]:
     return state, Reference(base), {name: left[name] for name in ("fc.weight", "fc.bias")}
 
 
+def bounds_of(
+    state: dict[str, Any], reference: Reference, residual: dict[str, Any], settings: Settings
+) -> dict[str, float]:
+    """Return the absolute bounds of kind ``step``; where nothing moved, of the residual."""
+    if settings.bound.kind != "step":
+        return {}
+    zeros = Reference({name: np.zeros_like(x) for name, x in residual.items()})
+    steps = energies(state, reference, settings) or {}
+    if not any(energy for _, energy in steps.values()):
+        steps = energies(residual, zeros, settings)
+    return bounds_of_step(steps, settings)
+
+
 def decoded_anew(
-    meant: ErrorFeedback, state: dict[str, Any], config: Settings, sent: Reference
-) -> tuple[bytes, dict[str, Any], Arrival]:
-    """What `UpdateEncoder` finds, by arrays of everything, and by decoding the stream."""
-    base = sent if config.sends_differences else None
-    bounds = meant.bounds(config, base) if base else {}
-    stream, _ = compress_measured(meant, config, base, bounds=bounds)
+    state: dict[str, Any],
+    reference: Reference,
+    residual: dict[str, Any],
+    settings: Settings,
+    bounds: dict[str, float],
+) -> tuple[bytes, dict[str, Any], UpdateEnergy]:
+    """What `UpdateCoder` finds, by arrays of everything, and by decoding the stream."""
+    base = reference if settings.sends_differences else None
+    feedback = ErrorFeedback(residual, settings.decay**2)
+    target = {name: feedback.target(name, x) for name, x in state.items()}
+    own = dict(bounds)
+    if settings.bound.kind == "std" and base:
+        for name in residual:  # the bound is of the step alone
+            seen = compared(state[name], base.arrays[name], deviation=True)
+            if math.isfinite(seen.deviation) and seen.deviation:
+                own[name] = settings.bound.absolute_of(seen.deviation)
+    stream, _ = compress_measured(target, settings, base, bounds=own)
     decoded = dict(decode(Reader(stream), base))
-    arrived = Arrival()
-    for name in energies(state, sent, config):
-        arrived += Arrival.of(state[name], sent.arrays[name], meant[name], decoded[name])
-    return stream, meant.left_out(decoded), arrived
+    energy = UpdateEnergy()
+    for name, x in state.items():
+        feedback.keep_rest(name, x, decoded[name])
+    for name in energies(state, reference, settings):
+        start, sent = reference.arrays[name], target[name]
+        energy += UpdateEnergy(
+            energy_between(state[name], start),
+            energy_between(sent, start),
+            energy_between(sent, decoded[name]),
+            1,
+        )
+    return stream, feedback.residuals, energy
+
+
+class Coded(NamedTuple):
+    """What `check` has found: the coder, the residuals after it, and the stream."""
+
+    coder: UpdateCoder
+    residuals: dict[str, Any]
+    stream: bytes
+
+
+def coded(
+    state: dict[str, Any], reference: Reference, residual: dict[str, Any], settings: Settings
+) -> tuple[Coded, float]:
+    """Code an update that has a residual of two rounds before; return the largest error, too."""
+    base = reference if settings.sends_differences else None
+    bounds = bounds_of(state, reference, residual, settings)
+    feedback = ErrorFeedback(residual, settings.decay**2)
+    coder = UpdateCoder(CodecCoder(settings, bounds), reference, feedback)
+    stream, report = compress_measured(state, settings, base, coder=coder)
+    return Coded(coder, feedback.residuals, stream), report.max_error
 
 
 def check(
     state: dict[str, Any],
-    sent: Reference,
+    reference: Reference,
     residual: dict[str, Any],
-    config: Settings,
+    settings: Settings,
     *,
     same_bytes: bool = True,
     measured: bool = True,
-) -> UpdateEncoder:
+) -> Coded:
     """Compare both ways to code an update."""
-    meant = ErrorFeedback(state, residual, decay=config.decay, age=2)
-    base = sent if config.sends_differences else None
-    encoder = UpdateEncoder(meant, config, sent)
-    stream, report = compress_measured(state, config, base, encoder=encoder)
+    found, max_error = coded(state, reference, residual, settings)
 
-    expected, left, arrived = decoded_anew(meant, state, config, sent)
-    assert stream == expected or not same_bytes
-    assert encoder.left.keys() == left.keys()
+    bounds = bounds_of(state, reference, residual, settings)
+    expected, left, energy = decoded_anew(state, reference, residual, settings, bounds)
+    assert found.stream == expected or not same_bytes
+    assert found.residuals.keys() == left.keys()
     for name, x in left.items():
-        assert (encoder.left[name].dtype, encoder.left[name].shape) == (x.dtype, x.shape)
-        assert np.array_equal(bits_of(encoder.left[name]), bits_of(x))
-    assert report.max_error <= 1
-    assert encoder.arrived.tensors == arrived.tensors
-    for name in ("step", "meant", "left") if measured else ():
-        got, wanted = getattr(encoder.arrived, name), getattr(arrived, name)
+        assert (found.residuals[name].dtype, found.residuals[name].shape) == (x.dtype, x.shape)
+        assert np.array_equal(bits_of(found.residuals[name]), bits_of(x))
+    assert max_error <= 1
+    assert found.coder.energy.tensors == energy.tensors
+    for name in ("step", "target", "residual") if measured else ():
+        got, wanted = getattr(found.coder.energy, name), getattr(energy, name)
         assert got == pytest.approx(wanted, rel=1e-5, nan_ok=True)
-    return encoder
+    return found
 
 
 @every_dtype
@@ -106,10 +158,10 @@ def test_the_residual_is_that_of_the_decoded_stream(
         pytest.skip("weights have no step")
     state, sent, residual = update(dtype)
 
-    config = Settings(error_bound=bound, update=sends, decay=0.9)
+    settings = Settings(error_bound=bound, update=sends, decay=0.9)
 
-    check(state, sent, residual, config)
-    check(state, sent, {}, config)
+    check(state, sent, residual, settings)
+    check(state, sent, {}, settings)
 
 
 @pytest.mark.sampled(1, each=("codec",))
@@ -119,10 +171,10 @@ def test_every_codec(dtype: np.dtype, codec: str) -> None:
     state, sent, residual = update(dtype)
 
     # sz2 leaves bytes of its payload unset now and then, which mean nothing.
-    config = Settings(error_bound="1e-2", codec=codec)
-    encoder = check(state, sent, residual, config, same_bytes=codec != "sz2")
+    settings = Settings(error_bound="1e-2", codec=codec)
+    found = check(state, sent, residual, settings, same_bytes=codec != "sz2")
 
-    assert encoder.arrived.tensors == 2
+    assert found.coder.energy.tensors == 2
 
 
 @pytest.mark.sampled(12)
@@ -137,9 +189,9 @@ def test_what_is_not_finite(dtype: np.dtype, bad: float, side: str) -> None:
     sent = Reference(where) if side == "sent" else sent
 
     for bound in ("std:2", "1e-2", "step:1"):
-        encoder = check(state, sent, residual, Settings(error_bound=bound))
-        assert side == "sent" or "fc.weight" not in encoder.left
-        assert np.isfinite(encoder.steps["fc.weight"]) == (side == "residual")
+        found = check(state, sent, residual, Settings(error_bound=bound))
+        assert side == "sent" or "fc.weight" not in found.residuals
+        assert np.isfinite(found.coder.steps["fc.weight"]) == (side == "residual")
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
@@ -153,8 +205,8 @@ def test_huge_and_tiny_ranges(dtype: np.dtype, scale: float) -> None:
     )
 
     for bound in ("std:2", "1e-2"):  # whose squares are beyond float32
-        config = Settings(error_bound=bound)
-        check(state, Reference(base), residual, config, measured=False)
+        settings = Settings(error_bound=bound)
+        check(state, Reference(base), residual, settings, measured=False)
 
 
 def test_what_did_not_move_leaves_its_residual_within_the_bound() -> None:
@@ -169,12 +221,11 @@ def test_what_did_not_move_leaves_its_residual_within_the_bound() -> None:
 def test_a_bound_by_the_deviation_is_of_the_step_whatever_the_residual(dtype: np.dtype) -> None:
     """To the bit: a step has one deviation, however many rounds a client has taken part in."""
     state, sent, residual = update(dtype)
-    config = Settings(error_bound="std:2")
 
     def stated(residual: dict[str, Any]) -> dict[tuple[int, ...], float | None]:
-        encoder = UpdateEncoder(ErrorFeedback(state, residual), config, sent)
-        stream, _ = compress_measured(state, config, sent, encoder=encoder)
-        return {payload.members: payload.bound for payload in Reader(stream).header.payloads}
+        found, _ = coded(state, sent, residual, Settings(error_bound="std:2"))
+        header = Reader(found.stream).header
+        return {payload.members: payload.bound for payload in header.payloads}
 
     assert stated(residual) == stated({})
 
@@ -191,52 +242,50 @@ def test_a_sum_over_rounds_arrives_but_for_its_residual_and_what_rounding_took(
     owed, rounded, residual = np.zeros(base.shape), 0.0, dict[str, Any]()
     for _ in range(8):
         x = (base + rng.laplace(0, 1e-3, base.shape)).astype(kind)
-        meant = ErrorFeedback({"fc.weight": x}, residual)
-        blob = fedsz.compress(meant, bound, reference={"fc.weight": base})
+        feedback = ErrorFeedback(residual)
+        target = {"fc.weight": feedback.target("fc.weight", x)}
+        blob = fedsz.compress(target, bound, reference={"fc.weight": base})
         arrived = fedsz.decompress(blob, reference={"fc.weight": base}, as_numpy=True)
-        residual = meant.left_out(arrived)
+        feedback.keep_rest("fc.weight", x, arrived["fc.weight"])
+        residual = feedback.residuals
         owed += x.astype(np.float64) - arrived["fc.weight"].astype(np.float64)
         left = residual.get("fc.weight", np.zeros(base.shape, kind))
         assert left.dtype == kind
         # A sum and a difference in float32, and the residual as it is kept.
         rounded += half_ulp(float(np.abs(left.astype(np.float64)).max()), kind)
-        largest = float(np.abs(meant["fc.weight"].astype(np.float64)).max())
+        largest = float(np.abs(target["fc.weight"].astype(np.float64)).max())
         rounded += 2 * half_ulp(2 * largest, np.dtype(np.float32))
         assert np.abs(owed - left.astype(np.float64)).max() <= rounded
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=lambda x: np.dtype(x).name)
-def test_a_residual_of_an_earlier_release_is_taken(dtype: Any) -> None:
-    state = {"a.weight": np.full(5, 2, dtype)}
+@given(st.floats(0, 1))
+def test_a_residual_is_weighted(weight: float) -> None:
+    feedback = ErrorFeedback({"a.weight": np.ones(5, np.float32)}, weight)
 
-    meant = ErrorFeedback(state, {"a.weight": np.full(5, 0.5, np.float32)})
+    target = feedback.target("a.weight", np.zeros(5, np.float32))
 
-    np.testing.assert_array_equal(meant["a.weight"], np.full(5, 2.5, dtype))
-
-
-@given(st.floats(0, 1), st.integers(1, 60))
-def test_a_residual_decays_with_its_age(decay: float, age: int) -> None:
-    state = {"a.weight": np.zeros(5, np.float32)}
-    residual = {"a.weight": np.ones(5, np.float32)}
-
-    meant = ErrorFeedback(state, residual, decay=decay, age=age)
-
-    np.testing.assert_allclose(meant["a.weight"], decay**age, rtol=1e-6, atol=1e-30)
+    np.testing.assert_allclose(target, weight, rtol=1e-6, atol=1e-30)
 
 
-def test_what_does_not_fit_is_left_alone() -> None:
+def test_a_residual_of_a_tensor_that_is_not_sent_waits_with_its_weight() -> None:
+    feedback = ErrorFeedback({"gone.weight": np.ones(9, np.float32)}, 0.5)
+
+    assert feedback.residuals["gone.weight"].tolist() == [0.5] * 9
+
+
+def test_a_residual_that_does_not_fit_is_not_used_and_named() -> None:
     state = {"a.weight": np.ones((2, 3), np.float32), "n": np.array(4), "h": np.ones(2, np.float16)}
-    residual = {
-        "a.weight": np.ones((3, 2), np.float32),  # another shape
-        "n": np.array(1.0),  # an integer has no residual
-        "h": np.ones(2, np.float64),  # another dtype
-        "gone.weight": np.ones(9, np.float32),
-    }
+    feedback = ErrorFeedback(
+        {
+            "a.weight": np.ones((3, 2), np.float32),  # another shape
+            "n": np.array(1.0),  # an integer has no residual
+            "h": np.ones(2, np.float64),  # another dtype
+        }
+    )
 
-    meant = ErrorFeedback(state, residual)
-
-    assert list(meant) == list(state)
-    assert all(meant[name] is state[name] for name in state)
+    assert all(feedback.target(name, x) is x for name, x in state.items())
+    assert feedback.misfits["h"] == "float64 (2,), and the tensor is float16 (2,)"
+    assert feedback.misfits.keys() == state.keys()
 
 
 def test_a_reference_is_compared_without_any_array() -> None:

@@ -12,9 +12,11 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg
 
 import fedsz
 from fedsz.control.record import RoundRecord
+from fedsz.core.protocol import Request
+from fedsz.core.settings import Settings
 from fedsz.errors import CodecUnavailable, ConfigError
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.records import KEY, STYPE, is_sealed
+from fedsz.flower.records import STYPE, is_sealed, note_of
 from tests.federation import (
     BOUND,
     CLIENTS,
@@ -132,15 +134,15 @@ def test_another_model_is_left_out_and_named(
 
 
 @pytest.mark.parametrize("same_model", [True, False])
-def test_clients_may_answer_with_something_else_where_that_is_asked_for(same_model: bool) -> None:
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_clients_may_all_reply_something_else(strategy: type[FedAvg], same_model: bool) -> None:
     app = app_of(lambda i, arrays: {"adapter.weight": np.full((50, 60), i, np.float32)})
     grid = FedSZGrid(grid_of(app), BOUND, same_model=same_model)
 
-    result = run(StreamingFedAvg(fraction_evaluate=0), grid)
+    result = run(strategy(fraction_evaluate=0), grid)
 
-    assert grid.take_traffic().replies == (0 if same_model else CLIENTS)
-    names = list(result.arrays)
-    assert names == ([] if same_model else ["adapter.weight"])
+    assert grid.take_traffic().replies == CLIENTS
+    assert list(result.arrays) == ["adapter.weight"]
 
 
 def test_a_client_without_the_mod_still_takes_part_without_a_fedszgrid() -> None:
@@ -172,23 +174,12 @@ def test_settings_reach_the_clients() -> None:
 
     run(FedAvg(fraction_evaluate=0), grid)
 
-    note = inner.down[0].config_records[KEY]
-    sent = dict(note)
-    assert len(sent.pop("run")) == 8
-    assert sent == {
-        "update": "delta+ef",
-        "trains": True,
-        "decay": 1.0,
-        "ahead": False,
-        "turn": 1,
-        "factor-names": [],
-        "factors": [],
-        "error-bound": "abs:0.05",
-        "codec": "zfp:precision=11",
-        "lossless": "zstd:level=9",
-        "threshold": 1024,
-        "rule": "ndim",
-    }
+    request = Request.decode(note_of(inner.down[0]))
+    assert (len(request.run), request.round, request.trains) == (8, 1, True)
+    assert (request.base, request.reference) == ({}, {})  # the downlink is exact
+    assert request.settings == Settings(
+        error_bound="abs:0.05", codec="zfp:precision=11", lossless="zstd:level=9", rule="ndim"
+    )
     tensors = fedsz.inspect(stream_of(inner.up[0])).tensors
     assert {tensor.codec for tensor in tensors} <= {"zfp", "zstd", "raw"}
 
@@ -200,17 +191,17 @@ def test_a_missing_codec_is_refused_by_the_server(monkeypatch: pytest.MonkeyPatc
         FedSZGrid(grid_of(app_of()), codec="zfp")
 
 
-def test_an_app_is_told_of_each_round_and_of_the_last_when_it_says_so() -> None:
+def test_an_app_is_told_of_each_round_once_its_replies_are_in() -> None:
     told: list[RoundRecord] = []
     grid = FedSZGrid(grid_of(app_of()), BOUND, on_round=told.append)
     run(StreamingFedAvg(), grid, rounds=3)
-    assert [record.round for record in told] == [0, 1, 2]
+    assert [record.round for record in told] == [1, 2, 3]
+    assert all(record.replies == CLIENTS and record.sent_up for record in told)
 
-    grid.end_round(accuracy=0.5)
+    last = grid.end_round(accuracy=0.5)
 
-    assert [record.round for record in told] == [0, 1, 2, 3]
-    assert told[-1].accuracy == 0.5
-    assert all(record.replies == CLIENTS and record.sent_up for record in told[1:])
+    assert len(told) == 3  # the round has ended already
+    assert (last.round, last.accuracy, last.sent_up) == (3, 0.5, told[-1].sent_up)
 
 
 def test_what_is_told_of_rounds_cannot_end_them(caplog: pytest.LogCaptureFixture) -> None:

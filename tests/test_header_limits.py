@@ -139,7 +139,8 @@ def test_a_reply_of_names_is_refused_by_the_model_that_was_sent() -> None:
 
     @app.train()
     def train(message: Message, _: Context) -> Message:
-        return Message(named_arrays(most_fields_of(len(initial())) // 3), reply_to=message)
+        fields = most_fields_of(len(initial()) + 1)  # and the stream
+        return Message(named_arrays(fields // 3), reply_to=message)
 
     grid = FedSZGrid(LocalGrid(app, [{}]))
     run(FedAvg(fraction_evaluate=0, min_available_nodes=1, min_train_nodes=1), grid)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fedsz.cli import app
 from fedsz.experiments.scheme import Scheme
 from fedsz.experiments.sweep_plan import SweepConfig
-from fedsz.methods import METHODS, PRESETS
+from fedsz.methods import PRESETS, all_methods
 from fedsz.methods import parse as chain_of
 from fedsz.spec_strings import settings_of
 from fedsz.training.options import RunConfig
@@ -27,7 +27,6 @@ BAD = {
     "ternary>topk": "topk cannot follow ternary",
     "topk>uniform": "uniform needs a bound",
     "feedback>qsgd": "write qsgd:unbiased=0",
-    "difference>difference>topk": "difference must stand before all others, once",
     "topkk": "no method 'topkk'",
 }
 
@@ -40,9 +39,6 @@ def chains() -> list[str]:
     found = [match[1].replace("\\|", "|") for cell in cells if (match := CODE.fullmatch(cell))]
     found = [text.partition(" into ")[0] for text in found]
     return [text for text in dict.fromkeys(found) if not text.startswith("delta+ef")]
-
-
-WITH_DOWNLINKS = [f"difference>topk/{way}" for way in ("difference>topk:k=5%", "difference>sign")]
 
 
 def test_there_are_chains_in_the_tables() -> None:
@@ -64,13 +60,11 @@ def test_every_chain_is_an_update_of_a_run_on_the_command_line_and_in_a_file(
 
 
 def test_every_chain_is_a_way_of_a_sweep_and_read_back_from_it() -> None:
-    ways = [*chains(), *WITH_DOWNLINKS]
+    ways = chains()
     listed, with_commas = (SweepConfig.of({"ways": each}) for each in (ways, ",".join(ways)))
 
     assert listed.runs == with_commas.runs
-    told = {(run.update, run.downlink) for run in listed.runs if "difference" in run.downlink}
-    assert {"/".join(both) for both in told} == set(WITH_DOWNLINKS)
-    updates = {str(chain_of(text)) for text in (*chains(), "difference>topk")}
+    updates = {str(chain_of(text)) for text in ways}
     assert {run.update for run in listed.runs} == updates
     for run in listed.runs:
         (again,) = SweepConfig.of({"ways": str(Scheme.of_run(run))}).runs
@@ -81,10 +75,10 @@ def test_methods_are_listed_with_their_settings_and_a_line_each() -> None:
     *lines, last = CliRunner().invoke(app, ["methods"]).output.splitlines()
 
     shown = [re.split(" {2,}", line) for line in lines]
-    settings = [",".join(f"{k}={v}" for k, v in settings_of(m).items()) for m in METHODS]
+    settings = [",".join(f"{k}={v}" for k, v in settings_of(m).items()) for m in all_methods()]
     parts = [
         [m.name, written, m.summary] if written else [m.name, m.summary]
-        for m, written in zip(METHODS, settings, strict=True)
+        for m, written in zip(all_methods(), settings, strict=True)
     ]
     assert shown == [*parts, *([p.name, p.chain, p.summary] for p in PRESETS)]
     assert "uniform@std:1" in last
@@ -94,8 +88,6 @@ def test_methods_are_listed_with_their_settings_and_a_line_each() -> None:
     ("command", "text", "why"),
     [
         *((command, *bad) for command in COMMANDS for bad in BAD.items()),
-        ("run --downlink", "difference>qsgd", "write qsgd:unbiased=0"),
-        ("run --update sketch:fixed=1 --fetchsgd", "0", "FetchSGD's k must be a number"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(command: str, text: str, why: str) -> None:

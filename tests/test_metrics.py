@@ -77,7 +77,7 @@ def test_metrics_are_those_of_the_records(metrics: Metrics, port: int) -> None:
     assert told["fedsz_clients"] == 2
     assert told["fedsz_accuracy_ratio"] == records[-1].accuracy
     assert told["fedsz_loss"] == records[-1].loss
-    assert told["fedsz_kept_energy_ratio"] == records[-1].kept
+    assert told["fedsz_energy_ratio"] == records[-1].energy_fraction
     for way in ("up", "down"):
         for kind in ("sent", "raw"):
             total = sum(getattr(one, f"{kind}_{way}") for one in records)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from fedsz.codecs import _methods
 from fedsz.codecs._methods import CorruptPayload
+from fedsz.contrib.uveqfed import HEIGHT, cartesian
 from fedsz.methods.base import Kind
-from fedsz.methods.planes import pack
-from fedsz.methods.uveqfed import HEIGHT, cartesian
+from fedsz.methods.symbols import pack
 
 keys = st.integers(0, (1 << 64) - 1)
 sizes = st.integers(0, 300)

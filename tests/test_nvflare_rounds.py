@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,54 +15,30 @@ from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.fl_constant import FilterKey
 from nvflare.apis.shareable import Shareable, make_copy
 
-from fedsz.control.policy import Controller
+from fedsz.control.controller import Controller
 from fedsz.control.record import RoundRecord
 from fedsz.core import broadcast
 from fedsz.core.reference import Reference
-from fedsz.core.settings import Settings
 from fedsz.nvflare import FedSZServerFilter
-from fedsz.nvflare.task_server import FINER, _finer
+from fedsz.nvflare.content import Announcement
+from fedsz.nvflare.model_filter import Task
 from tests.nvflare_job import Arrays, Job, Site, data_of, mean, model, stepped, trained
 
 
-def left_out(numbers: Sequence[int], late: Sequence[int] = ()) -> float:
-    """Return what a site's results lack in the end, in bounds, if it takes the same step each time.
-
-    Args:
-        numbers: of the rounds in which it is asked.
-        late: those of which the result comes when the next has begun, so that it is dropped.
-    """
-    job = Job(clients=1, error_bound="std:4", downlink="exact")
-    start, step, other = model(), model(5, 0.01)["fc.weight"], job.client(1)
-    total, counted = np.zeros_like(step, np.float64), 0
+@pytest.mark.parametrize("numbers", [[0] + [1] * 11, [i // 2 for i in range(12)]])
+def test_a_site_that_is_asked_twice_in_a_round_sends_its_residual_once(numbers: list[int]) -> None:
+    job = Job(clients=1, error_bound="std:4", downlink="exact", update="delta+ef")
+    start, step = model(), model(5, 0.01)["fc.weight"]
+    total = np.zeros_like(step, np.float64)
 
     def same_step(_: Site, data: Arrays) -> DXO:
         return DXO(DataKind.WEIGHTS, {**data, "fc.weight": data["fc.weight"] + step})
 
     for number in numbers:
-
-        def overtaken(sent: Shareable, after: int = number) -> Shareable:
-            data = job.data(start, after + 1, DataKind.WEIGHTS)
-            job.server.filtered(data, FilterKey.OUT, "of another", other.public)
-            return sent
-
-        job.up.change = overtaken if number in late else lambda sent: sent
         (result,) = job.round(start, same_step, number)
-        if number not in late:
-            counted += 1
-            total += data_of(result)["fc.weight"].astype(np.float64) - start["fc.weight"]
-    return float(np.abs(total - counted * step.astype(np.float64)).max() / (4 * step.std()))
-
-
-@pytest.mark.parametrize("numbers", [[0] + [1] * 11, [i // 2 for i in range(12)]])
-def test_a_site_that_is_asked_twice_in_a_round_sends_what_it_left_out_once(
-    numbers: list[int],
-) -> None:
-    assert left_out(numbers) <= 1.01
-
-
-def test_what_a_dropped_late_result_took_along_comes_with_the_next() -> None:
-    assert left_out(range(12), late=(3, 4, 5, 8)) <= 1.01
+        total += data_of(result)["fc.weight"].astype(np.float64) - start["fc.weight"]
+    error = np.abs(total - len(numbers) * step.astype(np.float64)).max()
+    assert error <= 4 * step.std() * 1.01
 
 
 @pytest.mark.parametrize("downlink", ["abs:0.01", "exact"])
@@ -122,7 +97,7 @@ def test_no_site_s_metrics_count_twice_and_none_of_a_refused_result(
     assert seen[-1].accuracy == 0.3
 
     def damaged(sent: Shareable) -> Shareable:
-        from_shareable(sent).data["streams"][0] = b"no stream"
+        from_shareable(sent).data["stream"] = b"no stream"
         return sent
 
     job.up.change = damaged
@@ -131,22 +106,6 @@ def test_no_site_s_metrics_count_twice_and_none_of_a_refused_result(
     job.round(whole, trained, 3)
     assert seen[-1].accuracy is None
     assert len(seen[-1].failures) == 3
-
-
-def test_a_refused_result_of_differences_leaves_broadcasts_as_they_are() -> None:
-    def lossy(refused: bool) -> int:
-        job, whole = Job(clients=2, downlink="std:1", error_bound="abs:0.01"), model()
-        for number in range(4):
-            results = job.round(whole, trained, number)
-            if refused:
-                data = DXO(DataKind.WEIGHT_DIFF, {"streams": [b"none"]}).to_shareable()
-                data["DXO"]["meta"][MetaKey.PROCESSED_ALGORITHM] = "fedsz"
-                data["DXO"]["meta"]["fedsz"] = {"version": 1}
-                job.server.filtered(data, FilterKey.IN, "bad", job.clients[0].public)
-            whole = mean([data_of(result) for result in results])
-        return job.down.down
-
-    assert lossy(refused=True) == lossy(refused=False)
 
 
 def test_a_server_forgets_the_models_of_sites_that_have_replied_or_gone() -> None:
@@ -199,32 +158,23 @@ def test_each_task_has_the_settings_of_its_own_filter(caplog: pytest.LogCaptureF
         servers = [filters[0]._task(fl_ctx, "train"), filters[1]._task(fl_ctx, "tune")]
         assert filters[1]._task(fl_ctx, "train") is servers[0]
     for server, bound in zip(servers, ("abs:0.5", "abs:1e-06"), strict=True):
-        _, told = server.pack("site-1", model(), 0, b"", has_initial=False)
-        assert str(told.config.error_bound) == bound
+        _, request = server.pack("site-1", Announcement(), Task("train", "", 0), model())
+        assert request.settings.error_bound == bound
 
 
-def test_rounds_are_recorded_with_what_sites_were_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is not what the policy decides where that is for clients that begin ahead."""
+def test_rounds_are_recorded_with_the_settings_of_their_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     records = rounds_of(monkeypatch)
     job = Job(clients=0)
     with job.server.contexts.new_context() as fl_ctx:
         server = FedSZServerFilter(policy="auto")._task(fl_ctx, "train")
-    whole, told = model(), []
-    for number in range(13):  # beyond ten, `uniform` shrinks elsewhere
+    whole, settings = model(), []
+    for number in range(13):
         whole = {name: (x + np.float32(0.01)).astype(x.dtype) for name, x in whole.items()}
-        told.append(server.pack("site-1", whole, number, b"", has_initial=False)[1].config)
+        _, request = server.pack("site-1", Announcement(), Task("train", "", number), whole)
+        settings.append(request.settings)
     server.end_round()
 
     assert records[0].decision is None
-    assert [one.decision and one.decision.config for one in records[1:]] == told
-    assert not any(config.ahead for config in told)
-    assert server._controller.decision is not None
-    assert server._controller.decision.config.ahead
-
-
-@pytest.mark.parametrize("named", ["exact", "step:2", "rel:0.001"])
-def test_a_chosen_bound_of_the_model_is_finer_and_a_named_one_as_it_is(named: str) -> None:
-    chosen = _finer(Settings(update="delta", downlink="staggered:step:3"))
-    assert chosen.downlink == f"step:{3 * FINER:g}"
-    kept = Settings(update="delta", downlink=named)
-    assert _finer(kept) == kept
+    assert [one.decision and one.decision.config for one in records[1:]] == settings

@@ -18,7 +18,7 @@ def pictures() -> Any:
     return runpy.run_path(str(ROOT / "docs" / "draw_results.py"))["PICTURES"]
 
 
-FILES = ("accuracy-bytes", "round-time", "client-keeps", "eigen-energy", "eigen-uplink")
+FILES = ("accuracy-bytes", "round-time", "client-keeps")
 
 
 @pytest.mark.parametrize("file", [f"{name}.svg" for name in FILES])

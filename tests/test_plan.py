@@ -253,10 +253,6 @@ SWEPT = {
         ("delta/0", "above 0"),
         ("delta:sz9", "way 'delta:sz9': no codec 'sz9'"),
         ("auto@101", "tolerance must lie in"),
-        ("raw into fetchsgd", "fetchsgd needs sketch:rows=5,fixed=1, got 'weights'"),
-        ("sketch:fixed=1 into fedadam", "no server 'fedadam'; have fetchsgd"),
-        ("sketch:fixed=1 into fetchsgd:k=0", "fetchsgd k must be"),
-        ("sketch:fixed=1 into fetchsgd:momentum=1", "momentum must lie from 0, below 1"),
     ],
     "codecs": [("sz2,sz9", "no codec 'sz9'; have raw"), ("uniform,effort=9", "no codec 'effort")],
     "partitions": [

@@ -1,179 +1,22 @@
-"""Policies: equal histories decide the same, and what none of them does."""
+"""The policies that can be named, and which texts are refused."""
 
 from __future__ import annotations
 
-import gc
-import json
 import math
 import re
-import tracemalloc
 
-import msgspec
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fedsz.control.dc2 import Steps
-from fedsz.control.policy import POLICIES, replay
-from fedsz.control.record import ClientRecord, Decision, RoundRecord
+from fedsz.control.controller import POLICIES, all_policies
 from fedsz.core.settings import EXACT
 from fedsz.errors import ConfigError
-from tests.conftest import ROOT
-from tests.policies import BASE, client, controller, decide, row
-from tests.policy_histories import decisions_of, digest
-
-SPECS = (
-    "fixed",
-    "auto",
-    "schedule:first=std:4,last=std:1",
-    "schedule:first=std:4e+0,down_last=std:1e-1,shape=linear",
-    "accuracy",
-    *(f"dc2:rule={rule},seconds=10" for rule in Steps),
-    "dc2",
-    "layers",
-    "layers:cost=mse,limit=4",
-    "gate",
-    "gate:codecs=uniform/szx,again=2",
-    "auto+layers+gate",
-    "schedule:first=std:1e+1+accuracy+dc2",
-)
-
-GOLDEN = json.loads((ROOT / "tests" / "golden" / "decisions.json").read_text("utf-8"))
-
-# Anything that a run may have seen, most of it ugly.
-sizes = st.sampled_from([0, 1, 1000, 10**6, 1 << 40])
-seconds = st.sampled_from([0.0, 1e-300, 1e-3, 1.0, 1e5, math.inf, math.nan])
-names = st.sampled_from(["conv.weight", "fc.weight", ""])
-client_records = st.builds(
-    ClientRecord,
-    node=st.sampled_from(["1", "2", str(1 << 63)]),
-    bandwidth=st.sampled_from([0.0, 1e-300, 1e3, 1e6, 1e300, math.inf, math.nan, -1.0]),
-    raw_bytes=sizes,
-    sent_bytes=sizes,
-    encode_seconds=seconds,
-    decode_seconds=seconds,
-)
-decisions = st.builds(
-    Decision,
-    config=st.sampled_from([BASE, BASE.replace(error_bound="step:1")]),
-    codecs=st.dictionaries(st.sampled_from(["1", "2"]), st.sampled_from(["raw", "szx", "zfp"])),
-)
-rows = st.builds(
-    RoundRecord,
-    round=st.integers(0, 20),
-    accuracy=st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0, math.nan, math.inf, None]),
-    loss=st.sampled_from([0.0, 0.1, 1.0, 2.3, -3.0, 1e308, math.nan, math.inf, None]),
-    diverged=st.booleans(),
-    lag=st.sampled_from([None, 0.0, 5.0, math.inf, math.nan]),
-    raw_up=sizes,
-    sent_up=sizes,
-    raw_down=sizes,
-    sent_down=sizes,
-    seconds=seconds,
-    replies=st.integers(0, 2),
-    clients=st.lists(client_records, max_size=3),
-    decision=st.none() | decisions,
-    spread=st.dictionaries(
-        names,
-        st.tuples(
-            st.sampled_from([0, 1, 10**9]),
-            st.sampled_from([0.0, 1e-300, 1e-3, 1e300, math.inf, math.nan]),
-        ),
-    ),
-    sensitivity=st.dictionaries(
-        names, st.sampled_from([0.0, 1e-300, 1.0, 1e300, math.inf, math.nan, -1.0])
-    ),
-)
-histories = st.lists(rows, max_size=6)
-
-
-@given(spec=st.sampled_from(SPECS), history=histories)
-def test_any_history_makes_a_decision_that_can_be_carried_out(
-    spec: str, history: list[RoundRecord]
-) -> None:
-    decided = decide(spec, history)
-
-    assert decided == decide(spec, tuple(history))
-    assert decided == msgspec.json.decode(msgspec.json.encode(decided), type=Decision)
-    told = [decided.config.bound, decided.config.downlink_bound]
-    assert {bound.kind for bound in told if bound} == {"step" if "auto" in spec else "std"}
-    assert decided.config.staggers == (spec.startswith("auto") and "basis" not in spec)
-    assert all(1 / 8 <= factor <= 8 for factor in decided.config.factors.values())
-    assert "\n" not in decided.why
-
-
-@pytest.mark.parametrize("spec", GOLDEN)
-def test_decisions_are_those_of_before(spec: str) -> None:
-    """Digests were made at d1c6a83, where each decision went over all records of a run anew.
-
-    Those of `auto` are of its bounds for clients that begin ahead, and those of ``results/hundred``
-    are over the runs of before `MADE` that the file still has.
-    """
-    assert GOLDEN[spec] == {name: digest(decisions_of(spec, name)) for name in GOLDEN[spec]}
-
-
-@pytest.mark.parametrize("spec", SPECS)
-def test_a_record_replays_to_the_same_decisions(spec: str) -> None:
-    rng = np.random.default_rng(0)
-    history: list[RoundRecord] = []
-    for number in range(9):
-        seen = row(
-            number,
-            float(rng.uniform()),
-            float(rng.uniform()),
-            clients=[client(str(node), bandwidth=float(rng.lognormal(14))) for node in range(3)],
-            spread={f"layer{i}": (1000 * (i + 1), float(rng.lognormal())) for i in range(3)},
-            sensitivity={f"layer{i}": float(rng.lognormal()) for i in range(3)},
-            decision=decide(spec, history) if history else None,
-        )
-        history.append(msgspec.json.decode(msgspec.json.encode(seen), type=RoundRecord))
-    again = list(replay(controller(spec), history))
-
-    assert [seen.round for seen, _ in again] == list(range(1, 9))
-    assert all(seen.decision == now for seen, now in again)
-    forged = [*history[:-1], msgspec.structs.replace(history[-1], decision=Decision(config=BASE))]
-    *_, (seen, now) = replay(controller(spec), forged)
-    assert (seen.decision == now) == (spec == "fixed")
-
-
-PLACES = ("fedsz/control/", "tests/test_policy", "tests/policies")  # that make or keep records
-
-
-def test_a_controller_keeps_nothing_of_its_rounds() -> None:
-    """Its records would be 500 kB."""
-    asked = controller("auto+accuracy+dc2:seconds=1+gate", rounds=None)
-
-    def play(first: int, last: int) -> int:
-        for number in range(first, last):
-            asked.decide(
-                row(
-                    number,
-                    number / 1000,
-                    clients=[client(str(node), bandwidth=1e6 + number) for node in range(20)],
-                    spread={"layer": (1000, 1.0 + number)},
-                    sensitivity={"layer": float(number)},
-                    decision=asked.decision,
-                )
-            )
-        gc.collect()
-        # Other threads of a long test run allocate, too.
-        ours = [tracemalloc.Filter(True, f"*/{place}*.py") for place in PLACES]
-        snapshot = tracemalloc.take_snapshot().filter_traces(ours)
-        return sum(trace.size for trace in snapshot.traces)
-
-    tracemalloc.start()
-    try:
-        grown = -play(0, 60) + play(60, 140)
-    finally:
-        tracemalloc.stop()
-    assert grown < 5_000
+from tests.policies import BASE, controller, decide
 
 
 @pytest.mark.parametrize(
     ("spec", "why", "changes"),
     [
-        ("", "no policy ''; have fixed, auto, schedule, accuracy, dc2, layers, gate", {}),
+        ("", "no policy ''; have fixed, auto, gate, schedule, accuracy, dc2, layers", {}),
         ("fix", "no policy 'fix'", {}),
         ("auto+", "no policy ''", {}),
         ("fixed:x=1", "policy 'fixed' has no setting 'x'; have none", {}),
@@ -211,9 +54,26 @@ def test_a_tolerance_is_a_number() -> None:
         controller("auto", tolerance=math.nan)
 
 
-def test_what_a_policy_needs_is_what_its_rules_need() -> None:
-    assert {rule.name for rule in POLICIES if rule.needs} == {"layers", "auto"}
-    assert controller("auto+gate").needs == {"step"}
-    assert not controller("gate").needs
+def test_joined_policies_need_what_each_of_them_needs() -> None:
+    assert {policy.name for policy in all_policies() if policy.needs} == {"layers"}
+    assert not controller("auto+gate").needs
     assert controller("gate+layers:cost=mse").needs == {"spread"}
-    assert controller("layers+auto").needs == {"spread", "sensitivity", "step"}
+    assert controller("layers+auto").needs == {"spread", "sensitivity"}
+
+
+def test_the_core_has_three_policies() -> None:
+    assert [policy.name for policy in POLICIES] == ["fixed", "auto", "gate"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "up", "down"),
+    [
+        ("auto+schedule:down_first=step:1", "step:0.6", "step:1"),
+        ("auto+schedule:down_last=step:1", "step:0.6", "step:0.84"),
+        ("auto+schedule:down_first=step:1,down_last=step:2", "step:0.6", "step:1"),
+        ("auto+schedule:first=step:2", "step:2", "step:0.84"),
+    ],
+)
+def test_a_schedule_takes_the_end_that_it_lacks_from_auto(spec: str, up: str, down: str) -> None:
+    config = decide(spec).config
+    assert (config.error_bound, config.downlink) == (up, down)

@@ -13,10 +13,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.dc2 import Dc2, UploadTimes
+from fedsz.contrib.dc2 import Dc2, UploadTimes
+from fedsz.contrib.layers import allot
+from fedsz.contrib.quantiser_rate import bounds_of_slope, distortion, rate
 from fedsz.control.gate import RAW
-from fedsz.control.layers import allot
-from fedsz.control.quantiser_rate import bounds_of_slope, distortion, rate
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.control.transfer_time import UpdateCost
 from tests.policies import BASE, client, decide, factor_of, row

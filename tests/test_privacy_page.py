@@ -60,17 +60,9 @@ def test_compression_costs_less_than_a_point_beside_the_noise() -> None:
 
 
 def test_what_is_said_of_secure_sums_is_so() -> None:
-    rows = rows_of("secagg")
-
-    def points(task: str, way: str) -> float:
-        return round(100 * secure_sums.cost(rows, task, way).whole.mean, 1)
-
-    few = {task: points(task, "a share, in the basis") for task in ("cnn", "lstm", "gpt")}
-    assert few == {"cnn": -0.2, "lstm": -0.5, "gpt": -0.6}
-    assert points("gpt", "a fourth more of it") == -0.4
     for task in ("cnn", "gpt"):
-        dense = secure_sums.cost(rows, task, "all").whole
-        assert abs(dense.mean) <= dense.reach
+        found = secure_sums.cost(rows_of("secagg"), task, "all").whole
+        assert abs(found.mean) <= found.reach
 
 
 def test_what_is_said_of_the_places_of_noise_is_so() -> None:

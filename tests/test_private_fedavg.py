@@ -15,8 +15,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping a
 from fedsz import extras
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, LocalGrid, PrivateFedAvg, StreamingFedAvg
-from fedsz.flower.private import _NORM, _RELEASES, _StepSum
-from fedsz.flower.received_update import ReceivedUpdate
+from fedsz.flower.private import _NORM, _RELEASES
 from fedsz.privacy.accounting import Release, epsilon_of
 from fedsz.privacy.plan import PrivacyPlan
 from tests.federation import app_of, initial, record_of, to_arrays
@@ -128,15 +127,15 @@ def test_one_client_moves_the_sum_by_the_norm_at_most_whatever_it_sends() -> Non
 
 
 def test_what_others_send_changes_nothing_of_an_update() -> None:
-    """Admission raises what is below 0 where it is not of others: then one client moves many."""
-    start = {"w": np.zeros(100)}
-    update = ReceivedUpdate(record_of({"w": np.full(100, -0.01)}), sent=start)
-    update.watched = update.floors = frozenset({"w"})
-    total = _StepSum(start, C)
+    """Rules would limit it by what is typical of others: then one client moves many."""
+    norms = [0.4, *[0.01] * (CLIENTS - 1)]
+    grid = grid_of(lambda i, model: stepped(model, i, norms[i]), rules="fleet", **BOUNDED[True])
+    start = {"w": np.zeros(3000)}
 
-    total.add(update, 1.0)
+    before, after = run(PrivateFedAvg(**PLAIN, **ONE), grid, start=start)
 
-    assert (to_arrays(total.onto_start(1.0))["w"] == -0.01).all()
+    steps = [flat(stepped(before, i, norm)) for i, norm in enumerate(norms)]
+    np.testing.assert_allclose(flat(after), sum(steps) / CLIENTS, atol=1e-5)
 
 
 @pytest.mark.parametrize("clip", [C, "quantile:start=0.5"])

@@ -14,12 +14,13 @@ from flwr.app import ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.core.decode import decompress
-from fedsz.core.protocol import Instructions
-from fedsz.core.reply_report import ReplyReport
+from fedsz.core.protocol import ReplyNote
+from fedsz.core.protocol import Request as FedszRequest
+from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
-from fedsz.flower.mod import KEEPS_MODEL, LACKS_MODEL
-from fedsz.flower.records import KEY, STYPE, sealed
-from fedsz.flower.sent_content import CODECS_OF_FALLBACKS
+from fedsz.flower.mod import APP_FAILED, NEEDS_KEY_FRAME
+from fedsz.flower.outgoing import FALLBACKS
+from fedsz.flower.records import KEY, STYPE, replaced, sealed
 from fedsz.stream.format import MAGIC
 from fedsz.transport import frames
 from fedsz.transport.channel import METHOD, SERVICE
@@ -70,22 +71,21 @@ def streams() -> list[bytes]:
 
 
 def request() -> Message:
-    content = RecordDict(
-        {
-            "arrays": sealed(streams()[:1]),
-            "config": ConfigRecord({"server-round": 1}),
-        }
-    )
+    (model, _), settings = streams(), Settings(update="delta", error_bound="step:1")
+    reference = Reference(decompress(model, as_numpy=True)).digest
+    asked = FedszRequest(
+        run=bytes(8) + b"run-7777", round=1, trains=True, base={},
+        reference={"arrays": reference}, settings=settings,
+    )  # fmt: skip
+    plain = RecordDict({"arrays": sealed(b""), "config": ConfigRecord({"server-round": 1})})
+    content = replaced(plain, {"arrays": sealed(model)}, asked.encode())
     return compat.make_message(metadata(REQUEST), content=content)
 
 
 def reply() -> Message:
-    content = RecordDict(
-        {
-            "arrays": sealed(streams()[1:]),
-            "metrics": MetricRecord({"num-examples": 5}),
-        }
-    )
+    note = ReplyNote(tensors=1.0, moved=1.0)
+    plain = RecordDict({"arrays": sealed(b""), "metrics": MetricRecord({"num-examples": 5})})
+    content = replaced(plain, {"arrays": sealed(streams()[1])}, note.encode())
     return compat.make_message(metadata("r1", REQUEST), content=content)
 
 
@@ -148,7 +148,7 @@ def test_the_lengths_and_the_node_that_the_session_names_are_those_of_its_bytes(
         for known in re.findall(r"^(?:envelope: |content: )(\d+) bytes$", says):
             assert int.from_bytes(part, "little") == int(known)
         for known in re.findall(r"^(\d+) bytes$|RecordDict, (\d+) bytes", says):
-            assert part[-1] == int("".join(known))
+            assert int.from_bytes(part[1:], "big") == int("".join(known))
     (node,) = (part for part, says in parts if says == "node id")
     assert int.from_bytes(node[1:], "big") == node_id(CLIENT)
 
@@ -177,21 +177,32 @@ def test_frames_are_those_of_the_code() -> None:
     assert {kind.strip("`") for kind in kinds_of_bye} == set(frames.ByeKind)
 
 
-def test_instructions_and_reports_have_the_keys_of_the_page() -> None:
-    told = Instructions(
-        Settings(factors={"w": 2.0}), 1, {"KEY": b""}, b"r", counted=0,
-        shifts={"KEY": b""}, histories={"KEY": b""}, replied=True,
-    ).written()  # fmt: skip
-    rows = table("| key | value |")
-    assert {name for row in rows for name in re.findall(r"`([^`]+)`", row[0])} == set(told)
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        ("| field of a request |", FedszRequest),
+        ("| field of `settings` |", Settings),
+        ("| field of a note |", ReplyNote),
+    ],
+)
+def test_requests_and_notes_have_the_keys_of_the_page(head: str, kind: type) -> None:
+    keys = [name for row in table(head) for name in re.findall(r"`([^`]+)`", row[0])]
 
-    report = ReplyReport(kept=1.0, lag=0.0, moved=1.0).written()
-    assert all(f"`{name}`" in PAGE for name in report)
+    assert keys == [field.encode_name for field in msgspec.structs.fields(kind)]
+
+
+def test_a_request_of_the_session_is_one_that_clients_take() -> None:
+    """A client reads what this page describes, and nothing else."""
+    for content, kind in ((request().content, FedszRequest), (reply().content, ReplyNote)):
+        note: Any = content.config_records[KEY]["note"]
+        again = msgspec.msgpack.decode(kind.decode(note).encode())
+        assert again == msgspec.msgpack.decode(note)
+        assert msgspec.msgpack.decode(note).keys() == set(kind.__struct_fields__)
 
 
 def test_names_and_limits_are_those_of_the_code() -> None:
-    said = [f"`/{SERVICE}/{METHOD}`", f"`{STYPE}`", f"`{KEY}`", LACKS_MODEL, KEEPS_MODEL]
-    said += [f"`{codec}`" for codec in CODECS_OF_FALLBACKS if codec != "raw"]
+    said = [f"`/{SERVICE}/{METHOD}`", f"`{STYPE}`", f"`{KEY}`", NEEDS_KEY_FRAME, APP_FAILED]
+    said += [f"`{codec}`" for codec in FALLBACKS]
     assert [text for text in said if text not in PAGE] == []
     assert frames.MAX_FRAME_BYTES == 1 << 20
     assert frames.MAX_CONFIG == 64

@@ -1,4 +1,4 @@
-"""The one record of a round: its line, its columns, and those of older releases."""
+"""The one record of a round: its line and its columns."""
 
 from __future__ import annotations
 
@@ -53,24 +53,6 @@ def test_a_line_holds_all_of_it() -> None:
     assert (told["event"], told["version"], told["ratio"]) == ("round", VERSION, 100.0)
     nothing = json.loads(to_json(RoundRecord(round=0, loss=math.nan)))
     assert nothing["ratio"] is nothing["loss"] is None
-
-
-def test_a_decision_of_an_older_release_is_completed_by_the_run() -> None:
-    old = json.loads(to_json(RECORD))
-    del old["version"]
-    old["decision"] = {
-        "update": "delta+ef", "error_bound": "std:3", "downlink": "exact", "threshold": None,
-        "rule": None, "factors": {}, "codecs": {"7": "raw"}, "why": "because",
-    }  # fmt: skip
-    base = Settings(codec="szx", threshold=5, rule="ndim")
-
-    read = from_json(json.dumps(old), base)
-
-    assert isinstance(read, RoundRecord)
-    assert read.version == 1
-    assert read.decision is not None
-    assert read.decision.config == base.replace(update="delta+ef", error_bound="std:3")
-    assert (read.decision.codecs, read.decision.why) == ({"7": "raw"}, "because")
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from fedsz.core.encode import compress_measured
 from fedsz.core.framed import FRAMED_FROM, file_of, framed
 from fedsz.core.settings import Settings
 from fedsz.errors import CorruptStream, LimitExceeded
-from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.records import Layout, from_array, sealed, to_array
+from fedsz.flower.records import from_array, sealed, to_array
+from fedsz.flower.update import Update
 
 
 def test_bfloat16_arrays_cross() -> None:
     x = np.linspace(-1, 1, 4000, dtype=np.float32).astype(ml_dtypes.bfloat16)
 
-    (back,) = ReceivedUpdate(ArrayRecord({"x": to_array(x)})).arrays().values()
+    (back,) = Update.open(ArrayRecord({"x": to_array(x)})).arrays().values()
 
     assert back.dtype == x.dtype
     assert np.array_equal(back, x)
@@ -46,19 +46,18 @@ def test_plain_arrays_are_read_as_flower_writes_them(x: np.ndarray) -> None:
 
 def test_a_stream_may_decode_to_twice_the_model_and_no_more() -> None:
     model = {"w": np.zeros(5000, np.float32)}
-    template = Layout.of(model)
-
+    dtypes = {name: x.dtype for name, x in model.items()}
     for dtype, fits in ((np.float64, True), (np.complex128, False)):
         stream, _ = compress_measured(
             {"w": model["w"].astype(dtype)}, Settings(codec="zstd", lossless="zstd")
         )
-        record = sealed([stream])
+        record = sealed(stream)
         if fits:
-            (x,) = ReceivedUpdate(record, template).arrays().values()
+            (x,) = Update.open(record, model=model, dtypes=dtypes).arrays().values()
             assert x.dtype == np.float32
         else:
             with pytest.raises(LimitExceeded):
-                ReceivedUpdate(record, template)
+                Update.open(record, model=model)
 
 
 def npy(header: bytes, data: bytes = b"") -> bytes:

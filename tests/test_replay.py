@@ -77,7 +77,7 @@ def test_a_model_of_other_updates_is_noticed(run: Path) -> None:
 def test_an_update_that_does_not_fit_is_noticed(run: Path, how: str) -> None:
     path = run / ROUNDS
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    last, first = lines[-1]["links"], lines[1]["links"]
+    last, first = lines[-1]["clients"], lines[1]["clients"]
     files = run / UPDATES
     if how == "missing":
         (files / last[0]["digest"]).unlink()
@@ -114,7 +114,7 @@ def test_a_client_that_must_not_count_is_noticed(run: Path, how: str) -> None:
     if how == "a round less":
         del lines[2]
     else:
-        first, second = lines[1]["links"][:2]
+        first, second = lines[1]["clients"][:2]
         second["node"] = first["node"] if how == "twice" else str(node_id("hostile0"))
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 

@@ -100,17 +100,6 @@ def test_runs_that_decay_differently_are_not_mixed() -> None:
     assert labels == ["uncompressed", "uniform", "uniform (decay 0.5)"]
 
 
-def test_runs_that_begin_ahead_are_not_mixed_with_others() -> None:
-    plain = course("delta+ef@std:1", (0.1, 0.4, 0.5))
-    ahead = [{**row, "run": "ahead", "ahead": True} for row in plain]
-    older = [{**row, "ahead": None} for row in plain]
-
-    (setting,) = settings_of(runs_in(trial("raw", seeds=1), older, ahead))
-
-    labels = [setting.label(run) for run in setting.runs]
-    assert labels == ["uncompressed", "delta+ef", "delta+ef (ahead)"]
-
-
 def test_several_files_are_one_report(tmp_path: Path) -> None:
     whole = [row for row in trial() if not row.get("error")]
     halves = [[row for row in whole if row["seed"] == seed] for seed in (0, 1)]

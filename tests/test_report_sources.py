@@ -208,7 +208,7 @@ def test_what_is_no_source(tmp_path: Path, make: Any, says: str) -> None:
         ({"latency": -1.0}, "latency"),
         ({"target": "."}, "is a folder"),
         ({"target": "file/report.html"}, "cannot write"),
-        ({"scaling": "x.parquet"}, "holds table 'sweep' of version 2; this takes 'scaling'"),
+        ({"scaling": "x.parquet"}, "holds table 'sweep' of version 1; this takes 'scaling'"),
     ],
 )
 def test_numbers_and_files_that_no_report_takes(

@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "experiments": {"training"},
     "training": {"flower"},
     "nvflare": {"control"},
+    "contrib": {"flower"},
     "flower": {"transport", "control", "privacy", "secagg"},
     "transport": {"codecs"},
     "secagg": {"core", "privacy"},

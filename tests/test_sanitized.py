@@ -18,7 +18,7 @@ COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 SLOW = "null,object-size,pointer-overflow,vptr"
 SANITIZED = f"-fsanitize=alignment,undefined -fno-sanitize={SLOW} -fno-sanitize-recover=all"
 # Of compressors/checks.cpp.
-CHECKS = ["misaligned", "threads", "widths", "mode", "kernels", "quotients", "bases", "packed8"]
+CHECKS = ["misaligned", "threads", "widths", "mode", "kernels", "quotients", "packed8"]
 CHECKS += ["packed16", "packed32", "digests"]
 
 pytestmark = [

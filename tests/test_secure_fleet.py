@@ -86,10 +86,9 @@ def test_a_run_ends_where_one_without_secure_sums_does() -> None:
     assert secure[-1].loss == pytest.approx(plain[-1].loss, rel=0.05)
 
 
-@pytest.mark.parametrize("other", [{"buffer": 2}, {"fetchsgd": "1%"}])
-def test_what_secure_sums_cannot_be_used_with(other: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="--secure-sum cannot be used with"):
-        strategy_of(RunConfig(secure_sum=16, **other))  # type: ignore[arg-type]
+def test_secure_sums_cannot_be_used_with_a_buffer() -> None:
+    with pytest.raises(ConfigError, match="--secure-sum cannot be used with --buffer"):
+        strategy_of(RunConfig(secure_sum=16, buffer=2))
 
 
 def test_an_authority_that_is_no_file(tmp_path: Path) -> None:

@@ -1,51 +1,17 @@
-"""Strategies of secure sums: those that average are taken, whatever their names; no others."""
+"""Strategies of secure sums: fedsz's own say that they average; of others, the user must say so."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from flwr.serverapp.strategy import (
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedMedian,
-    FedProx,
-    FedTrimmedAvg,
-    FedXgbBagging,
-    FedYogi,
-    Krum,
-    MultiKrum,
-    QFedAvg,
-)
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as Clipping
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Krum
 
 from fedsz.errors import ConfigError
-from fedsz.flower import FedBuff, FetchSgd, PrivateFedAvg, StreamingFedAvg
-from fedsz.flower.averaging import averages
-from fedsz.flower.records import to_record, views_of
-from tests.test_secure_sum import Ears, N, check, grid_of, local, run
-
-
-class OwnMedian(FedAvg):
-    """A robust strategy under a name that nobody knows."""
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        kept = [reply for reply in replies if not reply.has_error()]
-        arrays = [views_of(reply.content["arrays"]) for reply in kept]
-        return to_record({n: np.median([a[n] for a in arrays], axis=0) for n in arrays[0]}), None
-
-
-class OwnKrum(Krum):
-    pass
-
-
-class Swapped(FedAvg):
-    """Its class averages, and its object does not."""
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self.aggregate_train = OwnMedian(*args, **named).aggregate_train  # type: ignore[method-assign]
+from fedsz.flower import FedBuff, StreamingFedAvg
+from fedsz.flower.records import to_record
+from tests.test_secure_sum import Ears, N, check, grid_of, initial, local, run
 
 
 class Logs(StreamingFedAvg):
@@ -58,30 +24,38 @@ class Logs(StreamingFedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-class LogsAdam(FedAdam):
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        return super().aggregate_train(server_round, replies)
+@pytest.mark.parametrize("strategy", [StreamingFedAvg, Logs])
+def test_strategies_of_fedsz_are_taken(strategy: type[FedAvg]) -> None:
+    grid = grid_of(local(), strategy_averages=False)
+
+    check(run(grid, strategy, rounds=2), list(range(N)), rounds=2)
 
 
-def test_ones_own_strategy_that_averages_is_taken() -> None:
-    check(run(grid_of(local()), Logs, rounds=2), list(range(N)), rounds=2)
-    assert run(grid_of(local()), LogsAdam).arrays
-    check(run(grid_of(local(), any_strategy=True), OwnMedian), list(range(N)))  # the mean of means
-    for kind in (FedAvg, FedAdam, FedAvgM, FedProx, FedYogi, PrivateFedAvg):
-        assert averages(kind)
-    for kind in (QFedAvg, MultiKrum, FedXgbBagging):
-        assert not averages(kind)
-
-
-REFUSED = [Krum, FedMedian, FedTrimmedAvg, FedBuff, FetchSgd, OwnMedian, OwnKrum, Swapped]
-
-
-@pytest.mark.parametrize("strategy", REFUSED)
-def test_strategies_that_look_at_single_updates_are_refused(strategy: type[FedAvg]) -> None:
+@pytest.mark.parametrize("strategy", [FedAvg, FedAdam, FedMedian, Krum])
+def test_any_other_strategy_is_taken_if_the_user_says_that_it_averages(
+    strategy: type[FedAvg],
+) -> None:
     """Before anybody trains; a mean from each client would look as if it was robust."""
     ears = Ears(local())
+    with pytest.raises(ConfigError, match=r"say so by SecureSum\(strategy_averages=True\)"):
+        run(grid_of(ears, strategy_averages=False), strategy)
+    assert not ears.heard
 
-    with pytest.raises(ConfigError, match=r"a secure sum has none|use send_and"):
-        run(grid_of(ears), strategy)
+    assert run(grid_of(ears, strategy_averages=True), strategy).arrays
+
+
+def test_a_strategy_around_one_that_averages_must_be_said_to() -> None:
+    """This one would clip the mean in place of each update, and add too little noise."""
+    ears = Ears(local())
+    inner = StreamingFedAvg(fraction_evaluate=0.0, min_train_nodes=2, min_available_nodes=2)
+    private = Clipping(inner, noise_multiplier=0.1, clipping_norm=1.0, num_sampled_clients=N)
+
+    with pytest.raises(ConfigError, match="if it averages, say so"):
+        private.start(grid_of(ears, strategy_averages=False), to_record(initial()), num_rounds=1)
 
     assert not ears.heard
+
+
+def test_a_strategy_that_takes_replies_as_they_come_is_refused() -> None:
+    with pytest.raises(ConfigError, match="use send_and_receive"):
+        run(grid_of(local()), FedBuff)

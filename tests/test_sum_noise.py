@@ -219,11 +219,9 @@ def test_a_share_of_noise_goes_into_secure_sums_alone(
         run(strategy_of(), grid, start=model())
 
 
-def test_rings_too_small_and_sums_of_shares_are_refused() -> None:
+def test_rings_too_small_and_other_norms_are_refused() -> None:
     with pytest.raises(ConfigError, match="needs a ring of 14 bits, got 8"):
         run(strategy_of(), grid_of(bits=8), start=model())
-    with pytest.raises(ConfigError, match="has no share"):
-        run(strategy_of(), grid_of(share=0.5), start=model())
     with pytest.raises(ConfigError, match="clip must be a number"):
         strategy_of(clip="quantile")
     with pytest.raises(ConfigError, match="server, client, sum; not at 'moon'"):
@@ -233,7 +231,8 @@ def test_rings_too_small_and_sums_of_shares_are_refused() -> None:
 @pytest.mark.parametrize(("later", "why"), [(4, "no secure sum of 4"), (60, "needs a ring of")])
 def test_a_round_of_an_unlucky_number_ends_no_run(later: int, why: str) -> None:
     """As samples have: no plan fits 4 of which 3 in 10 collude, and the ring holds no 60."""
-    grid = grid_of(bits=14, clients=60, assumed=Assumptions(corrupt=0.3, dropout=0.3))
+    assumed = Assumptions(corrupt=0.3, dropout=0.3)
+    grid = grid_of(bits=14, clients=60, assumed=assumed, strategy_averages=True)
     nodes = list(grid.get_node_ids())
 
     def failed(number: int, clients: int) -> list[str]:

@@ -32,16 +32,13 @@ TINY = {
     "clients": 2,
     "rounds": 2,
 }
-SKETCH = "sketch:rows=3,fixed=1/std:1"
 WAYS = ["raw", "delta@std:1", "weights:zfp:precision=14"]
-FED = [SKETCH, f"{SKETCH} into fetchsgd:k=5%,momentum=0.5"]
 # What the sweep of this file runs, by the name of a table.
 TABLES: dict[str, dict[str, object]] = {
     "bounds": {"codecs": "raw,sz2,uniform", "error_bounds": "1e-2..1e-1"},
     "ways": {"ways": ",".join(WAYS), "partitions": "dirichlet:5"},
     "all of four": {"codecs": "raw", "clients": 4},
     "three of four": {"codecs": "raw", "clients": 4, "clients_per_round": 3},
-    "sketches": {"ways": ",".join(FED), "threshold": 0},
     "bad": {
         "models": "cnn,resnet51", "datasets": "digits,cifar10", "codecs": "zstd",
         "data_dir": "nowhere",
@@ -160,17 +157,6 @@ def test_some_clients_of_many_train_in_a_round(swept: dict[str, Rows]) -> None:
         for way in ("raw_up", "raw_down"):
             assert 4 * some[way] == 3 * every[way]
         assert some["run"] != every["run"]
-
-
-def test_sketches_may_be_fed_back_on_the_server(swept: dict[str, Rows]) -> None:
-    found = by_way(swept["sketches"])
-    alone, fed = (found[way] for way in FED)
-
-    assert [row["fetchsgd"] for row in alone + fed] == [""] * 3 + ["5%"] * 3
-    assert {row["server_momentum"] for row in fed} == {0.5}
-    # Clients are the same; what the server applies differs from round 1 on.
-    assert alone[0]["loss"] == fed[0]["loss"] != fed[1]["loss"] != alone[1]["loss"]
-    assert alone[1]["sent_up"] == fed[1]["sent_up"]
 
 
 def test_what_fails_is_a_row(swept: dict[str, Rows]) -> None:

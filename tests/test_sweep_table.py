@@ -7,17 +7,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("torch")
 
 from fedsz.cli.progress import SweepProgress, print_summary
 from fedsz.cli.sweep import _total
-from fedsz.experiments.results import SWEEP, Results, read
-from fedsz.experiments.scheme import Scheme
+from fedsz.experiments.results import SWEEP, Results
 from fedsz.experiments.sweep import Step, Sweep
-from fedsz.experiments.sweep_plan import SweepConfig, run_id
+from fedsz.experiments.sweep_plan import SweepConfig
 from tests.reports import runs_in
 from tests.sweeps import MEGA, Rows, course, written
 from tests.test_cli import refuse
@@ -43,27 +41,6 @@ def swept() -> Rows:
         error = ERROR if model == "none" else ""
         found += course(way, (0.1, 0.5, 0.6), seed, options=options, error=error, **sent)
     return found
-
-
-def test_a_row_says_whether_clients_began_ahead_and_older_rows_are_of_none_that_did(
-    tmp_path: Path,
-) -> None:
-    options: dict[str, Any] = {"ahead": True, "ways": "raw,delta+ef@std:1"}
-    ways = options["ways"].split(",")
-    rows = [row for way in ways for row in course(way, (0.1, 0.5), options={"ahead": True})]
-    path = written(tmp_path / "x.parquet", rows)
-
-    of_now = [Scheme.of_row(row) for row in read(path, SWEEP).to_pylist()]
-    pq.write_table(pq.read_table(path).drop_columns("ahead"), path)
-    of_before = [Scheme.of_row(row) for row in read(path, SWEEP).to_pylist()]
-
-    assert [way.ahead for way in of_now] == [False, False, True, True]
-    assert not any(way.ahead for way in of_before)
-    assert list(map(str, of_now)) == list(map(str, of_before))
-    raw, ahead = SweepConfig.of(options).runs
-    plain, other = SweepConfig.of({**options, "ahead": False}).runs
-    assert run_id(raw, "local") == run_id(plain, "local")
-    assert run_id(ahead, "local") != run_id(other, "local")
 
 
 def test_the_summary_is_of_whole_runs_and_fits_80_columns(

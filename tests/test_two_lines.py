@@ -1,21 +1,31 @@
-"""The two lines compress, and change nothing else of an app that knows nothing of fedsz."""
+"""The two lines compress, choose what is safe, and change nothing else of an app."""
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from fedsz.control.record import Decision, RoundRecord
+from fedsz.core.protocol import Request
+from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
-from fedsz.flower import AdmissionRules, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
-from fedsz.flower.bench import PATIENCE
+from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg, compressed
+from fedsz.flower.book import RoundLog
+from fedsz.flower.liveness import PATIENCE
+from fedsz.flower.records import STYPE, note_of
+from fedsz.flower.rules import Rules
 from tests.federation import (
+    CLIENTS,
     Watched,
     app_of,
     around,
@@ -64,7 +74,7 @@ def test_metrics_are_the_apps_own_business() -> None:
     assert grid.take_traffic().failures == []
 
 
-def test_nobody_is_benched_and_no_round_needs_a_quorum() -> None:
+def test_all_clients_are_asked_and_no_round_needs_a_quorum() -> None:
     def edit(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if client:
             raise RuntimeError("not today")
@@ -75,7 +85,7 @@ def test_nobody_is_benched_and_no_round_needs_a_quorum() -> None:
     run(FedAvg(fraction_evaluate=0), grid, rounds=3 * PATIENCE)
 
     assert grid.take_traffic().replies == 3 * PATIENCE
-    assert grid._admission.bench.until == {}
+    assert grid._backoff.until == {}
 
 
 def test_no_update_of_a_plain_app_is_clipped() -> None:
@@ -94,12 +104,12 @@ def test_no_update_of_a_plain_app_is_clipped() -> None:
 
 
 def test_rules_are_one_word_away_and_another_word_is_an_error() -> None:
-    assert AdmissionRules.of("fleet") == AdmissionRules()
-    with pytest.raises(ConfigError, match="rules must be 'fleet', AdmissionRules or None, got 'f"):
+    assert Rules.of("fleet") == Rules()
+    with pytest.raises(ConfigError, match="rules must be 'fleet', Rules or None, got 'f"):
         FedSZGrid(grid_of(app_of()), rules="fleets")
 
 
-def test_evaluation_and_queries_that_fail_bench_nobody_from_training() -> None:
+def test_evaluations_that_fail_keep_no_client_from_training() -> None:
     def fail(client: int, message: Message, context: Context) -> None:
         if message.metadata.message_type != "train" and client == 1:
             raise ValueError("no test data here")
@@ -184,3 +194,206 @@ def test_a_model_is_tested_as_it_is_trained_once_it_has_been() -> None:
 
     sizes = [sum(len(a.data) for a in content["arrays"].values()) for content in inner.down]
     assert max(sizes[4:]) < sum(x.nbytes for x in initial().values()) / 3
+
+
+ROUNDS = 4
+Train = Callable[[int, dict[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+def two_tensors(seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "0": rng.normal(size=(100, 80)).astype(np.float32),
+        "1": rng.normal(size=100).astype(np.float32),
+    }
+
+
+def step(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(client)
+    return {k: (x + rng.normal(0, 1e-3, x.shape)).astype(x.dtype) for k, x in arrays.items()}
+
+
+stepping = partial(app_of, step, examples=lambda _: 1)
+
+
+def start(grid: Grid, *, rounds: int = ROUNDS, evaluate: float = 0.0, seed: int = 0) -> Any:
+    nodes = len(list(grid.get_node_ids()))
+    strategy = FedAvg(
+        fraction_evaluate=evaluate,
+        min_train_nodes=nodes,
+        min_available_nodes=nodes,
+        min_evaluate_nodes=1,
+    )
+    return strategy.start(grid, record_of(two_tensors(seed)), num_rounds=rounds)
+
+
+def alone(app: ClientApp) -> LocalGrid:
+    """One client: the sums of several depend on the order in which Flower asks them."""
+    return LocalGrid(app, [{"partition-id": 0}])
+
+
+def settings_in(content: RecordDict) -> Settings:
+    """What a message asks of a client."""
+    return Request.decode(note_of(content)).settings
+
+
+@pytest.mark.parametrize(("codec", "ratio"), [("uniform", 10), ("szx", 2)])
+def test_whoever_names_nothing_or_a_codec_alone_gets_what_is_safe(codec: str, ratio: int) -> None:
+    watched = Watched(grid_of(stepping()))
+    grid = FedSZGrid(watched, codec=codec)
+    start(grid)
+
+    asked = settings_in(watched.down[0])
+    assert (asked.update, asked.rule, asked.codec) == ("delta+ef", "shape", codec)
+    assert asked.error_bound.startswith("step:")
+    traffic = grid.take_traffic()
+    assert traffic.lossy == 1  # the vector could be statistics
+    assert traffic.raw_up > ratio * traffic.sent_up
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("error_bound", "0.001"),
+        ("rule", "ndim"),
+        ("update", "delta"),
+        ("downlink", "std:1"),
+        ("threshold", 5),
+    ],
+)
+def test_whoever_names_something_gets_exactly_that(name: str, value: Any) -> None:
+    watched = Watched(grid_of(stepping()))
+    start(FedSZGrid(watched, **{name: value}), rounds=2)
+
+    for content in watched.down:
+        asked = settings_in(content)
+        assert getattr(asked, name) == value
+        assert asked.error_bound == (value if name == "error_bound" else "0.01")
+
+
+def test_evaluation_neither_has_nor_takes_the_residual() -> None:
+    """Its arrays go exactly, they are counted apart, and training is as it is without them."""
+    finals = []
+    for evaluate in (0.0, 1.0):
+        # Bounds that stay: `auto` has another for each round, and evaluation comes before it.
+        grid = FedSZGrid(alone(stepping(evaluates_arrays=True)), "step:1", downlink="step:1")
+        finals.append(to_arrays(start(grid, evaluate=evaluate).arrays))
+        traffic = grid.take_traffic()
+        assert traffic.replies == ROUNDS
+        assert traffic.raw_other == evaluate * traffic.raw_up
+    assert all(np.array_equal(finals[0][name], x) for name, x in finals[1].items())
+
+
+def test_a_second_grid_starts_without_the_residuals_of_the_first() -> None:
+    fresh = to_arrays(start(FedSZGrid(alone(stepping())), seed=1).arrays)
+
+    clients = alone(stepping())
+    start(FedSZGrid(clients))
+    second = to_arrays(start(FedSZGrid(clients), seed=1).arrays)
+
+    assert all(np.array_equal(fresh[name], x) for name, x in second.items())
+
+
+def test_each_round_is_a_line_in_flowers_log(flower_log: list[str]) -> None:
+    start(FedSZGrid(grid_of(stepping())))
+    assert [line.split(":")[1] for line in flower_log] == [
+        f" round {n}" for n in range(1, ROUNDS + 1)
+    ]
+    for part in (f"{CLIENTS} replies", "up ", "x smaller", "energy arrived"):
+        assert part in flower_log[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"error_bound": 1e-2, "update": "delta"}, "is lost"),
+        ({"error_bound": 1e-2}, "name a smaller one"),
+        ({"rule": "paper"}, "0 of 2 tensors are lossy"),
+    ],
+)
+def test_what_costs_accuracy_or_saves_nothing_is_warned_of_once(
+    options: dict[str, Any], says: str, flower_log: list[str]
+) -> None:
+    start(FedSZGrid(grid_of(stepping()), **options))
+    assert sum(says in line for line in flower_log) == 1
+
+
+def test_what_is_no_floats_is_not_told_to_use_what_it_uses(flower_log: list[str]) -> None:
+    """As FedXgb's trees are, which are bytes."""
+    trees = ArrayRecord({"0": Array(np.arange(2000, dtype=np.uint8))})
+    FedAvg().start(FedSZGrid(grid_of(app_of(lambda _, x: x))), trees, num_rounds=1)
+    (why,) = [line for line in flower_log if "tensors" in line]
+    assert "rule=" not in why
+    assert "0 of 1 tensors hold floating-point numbers: they are sent without loss" in why
+
+    bias = ArrayRecord({"0": Array(np.ones(20, np.float32))})
+    FedAvg().start(FedSZGrid(grid_of(stepping())), bias, num_rounds=1)
+    why = "the replies hold fewer than 1024 bytes of arrays; they pass as they are"
+    assert flower_log[-1] == f"fedsz: {why}"
+
+
+def test_a_round_whose_updates_are_all_zero_is_told_once(flower_log: list[str]) -> None:
+    start(FedSZGrid(grid_of(app_of(lambda i, x: step(i, x) if i else x))), rounds=2)
+    assert not any("updates are zero" in line for line in flower_log)
+    start(FedSZGrid(grid_of(app_of(lambda _, arrays: arrays))), rounds=3)
+    assert sum("all updates are zero" in line for line in flower_log) == 1
+
+
+def test_a_round_that_saves_nothing_claims_nothing(flower_log: list[str]) -> None:
+    log = RoundLog(Settings())
+    seen = {"replies": 1, "tensors": 1, "lossy": 1, "raw_down": 1000, "sent_down": 990}
+    usual = Decision(config=Settings())
+    log.log(RoundRecord(**seen, round=1, raw_up=100, sent_up=3000), usual)
+    log.log(RoundRecord(round=2, raw_down=10, raw_other=9, sent_down=10, sent_other=9), usual)
+    assert flower_log == [
+        "fedsz: round 1: 1 replies, up 3.0 kB of 100 B, down 990 B of 1.0 kB",
+        "fedsz: round 2: down 10 B of 10 B, replies that do not train 9 B of 9 B",
+    ]
+
+
+def test_each_reason_of_auto_to_be_careful_is_logged_once(flower_log: list[str]) -> None:
+    log = RoundLog(Settings())
+    usual, fell = "auto: 1 of the 1.8 steps of 0.5 points", "x0.5 since the score fell"
+    whys = [usual, f"{usual}, {fell}", f"{usual}, x0.55 since the score fell"]
+    whys += [f"{usual}; accuracy x0.5: behind", f"{usual}; accuracy x0.7: behind"]
+    for number, why in enumerate(whys, 1):
+        record = RoundRecord(round=number, tensors=1, lossy=1)
+        log.log(record, Decision(config=Settings(), why=why))
+    logged = [line for line in flower_log if not line.startswith("fedsz: round")]
+    assert [line for line in logged if "steps" in line] == [
+        f"fedsz: {usual}, {fell}",
+        f"fedsz: {usual}; accuracy x0.5: behind",
+    ]
+
+
+def test_the_mods_class_and_a_grid_that_is_wrapped_twice_are_told(flower_log: list[str]) -> None:
+    start(FedSZGrid(grid_of(stepping(mods=[FedSZMod]))), rounds=1)
+    assert any("mods has the class FedSZMod: write FedSZMod()" in line for line in flower_log)
+    with pytest.raises(ConfigError, match="this Grid is a FedSZGrid already: wrap it once"):
+        FedSZGrid(FedSZGrid(grid_of(stepping())))
+    with pytest.raises(ConfigError, match="wrap it once"):
+        FedSZGrid(Watched(FedSZGrid(grid_of(stepping()))))
+
+
+def test_whoever_forgets_the_mod_is_told_so(flower_log: list[str]) -> None:
+    start(FedSZGrid(grid_of(stepping(mods=[]))), rounds=1)
+    assert any(STYPE in line and "FedSZMod()" in line for line in flower_log)
+
+
+def test_an_app_that_is_handed_no_grid_gets_one_of_ours() -> None:
+    app = ServerApp()
+    given: list[Grid] = []
+
+    @app.main()
+    def _(grid: Grid, context: Context) -> None:
+        del context
+        given.append(grid)
+        start(grid, rounds=1)
+
+    clients = grid_of(stepping())
+    context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
+    compressed(app, codec="szx")(clients, context)
+
+    (grid,) = given
+    assert isinstance(grid, FedSZGrid)
+    assert grid.take_traffic().replies == CLIENTS

@@ -67,11 +67,10 @@ def test_payloads_and_what_they_lack_are_those_of_an_array_of_differences(
     residual.reshape(-1)[[9, 1200]] = -np.inf, np.nan
     how = DTYPE_IDS[dtype], *matrix_shape(x.shape)
     onto = flat(base) if "base" in given else None
-    tried = (0.0, 1.0, 0.0), (1e-4, 1.0, 0.0), (0.03, 0.9, 0.25), (coarse(x), -12.0, 0.5)
-    for bound, weight, shrink in tried:
+    for bound, weight in (0.0, 1.0), (1e-4, 1.0), (0.03, 0.9), (coarse(x), -12.0):
         meant = plus(x, residual * dtype.type(weight)) if "residual" in given else x
         coded = meant if onto is None else minus(meant, base)
-        encoded = Uniform(effort, shrink, threads=1).encode_measured(coded, bound)
+        encoded = Uniform(effort, threads=1).encode_measured(coded, bound)
         y = Uniform().decode(encoded.payload, x.shape, dtype)
         arrives, start = y if onto is None else plus(base, y), sums_for(x)
         added = plus(start, y.astype(start.dtype) * start.dtype.type(weight))
@@ -84,7 +83,6 @@ def test_payloads_and_what_they_lack_are_those_of_an_array_of_differences(
                 residual=flat(residual) if "residual" in given else None,
                 weight=weight,
                 left=flat(left) if dtype in WIDE else None,
-                shrink=shrink,
             )
             assert (payload, error) == encoded[:2]
             assert equal(left, minus(meant, arrives)) or dtype not in WIDE

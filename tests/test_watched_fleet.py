@@ -44,7 +44,7 @@ def test_a_server_shows_its_run(fleet: Fleet) -> None:
         shown = json.loads(ask(page, "/api/run").body)["rounds"]
 
     assert shown[1]["loss"] == told["loss"] > 0
-    assert told["links"][0]["client"].endswith("/0/1")
+    assert told["clients"][0]["client"].endswith("/0/1")
 
 
 @pytest.mark.parametrize("option", ["--dashboard", "--metrics-port"])

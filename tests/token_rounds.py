@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from fedsz.arrays import Layout
-from fedsz.core.reference import Reference
-from fedsz.methods import History
 from fedsz.secagg.packing import pack, unpack_add
 from fedsz.secagg.scales import scales_of
 from fedsz.secagg.token_plan import TokenPlan, layout_digest
@@ -38,25 +36,13 @@ def stepped(start: Model, seed: int, size: float = 1e-2) -> Model:
     return found
 
 
-def history_of(start: Model, steps: int = 3) -> History:
-    history, before = History(), Reference(start)
-    for seed in range(steps):
-        now = Reference(stepped(before.arrays, seed))
-        history, before = history.beyond(before, now), now
-    return history
-
-
-def plan_of(start: Model, history: History | None = None, **changes: Any) -> TokenPlan:
+def plan_of(start: Model, **changes: Any) -> TokenPlan:
     told = {
         "layout": layout_digest(Layout.of(start)),
-        "number": 1,
         "clients": 4,
         "bits": 8,
-        "share": 1.0,
-        "seed": 7,
         "cap": 1000,
         "scales": scales_of(start),
-        "history": history.digest if history else None,
     }
     return TokenPlan(**(told | changes))
 
@@ -68,7 +54,6 @@ class Round:
     codec: TokenCodec
     start: Model
     encoded: list[Encoded]
-    clients: list[int]
 
     @classmethod
     def of(
@@ -81,10 +66,13 @@ class Round:
     ) -> Round:
         kept = residuals or [{} for _ in trained]
         encoded = [
-            codec.encode(x, start, w, r, client)
-            for client, (x, w, r) in enumerate(zip(trained, weights, kept, strict=True))
+            codec.encode(x, start, w, r) for x, w, r in zip(trained, weights, kept, strict=True)
         ]
-        return cls(codec, start, encoded, list(range(len(trained))))
+        return cls(codec, start, encoded)
+
+    @property
+    def clients(self) -> int:
+        return len(self.encoded)
 
     @property
     def sums(self) -> np.ndarray:

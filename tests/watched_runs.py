@@ -44,8 +44,8 @@ def record(number: int, clients: int = 4) -> RoundRecord:
         train_seconds=1.5 * len(updates),
         test_seconds=0.3,
         seconds=4 + math.sin(number / 7),
-        kept=0.9 - 0.1 * learned,
-        lag=0.3 + 0.2 * learned,
+        energy_fraction=0.9 - 0.1 * learned,
+        residual_ratio=0.3 + 0.2 * learned,
         decision=Decision(config=config, why=f"lag 0.3 rounds, 0.1 points of 0.5 in {number}"),
         clients=updates,
     )
@@ -67,8 +67,8 @@ def _updates(digit: int, clients: int) -> list[ClientRecord]:
             sent_bytes=40_000 + 13 * i,
             encode_seconds=0.02,
             decode_seconds=0.002,
-            kept=0.9,
-            lag=0.3,
+            energy_fraction=0.9,
+            residual_ratio=0.3,
         )
         for i in range(clients)
         if (i + digit) % 10

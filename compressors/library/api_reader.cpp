@@ -55,11 +55,6 @@ size_t fedsz_reader_find(const fedsz_reader* reader, const char* name, size_t na
     return of(reader)->header().find({name ? name : "", name_length});
 }
 
-void fedsz_reader_use(fedsz_reader* reader, const fedsz_history* history) {
-    if (reader)
-        reinterpret_cast<Reader*>(reader)->use(reinterpret_cast<const History*>(history));
-}
-
 fedsz_status fedsz_reader_decode(fedsz_reader* reader, size_t index,
                                  const fedsz_reference* reference, void* elements, size_t size,
                                  fedsz_error* error) {

@@ -27,13 +27,6 @@ std::optional<Coded> encode_fed(const Task& task, const void* x, const Fed& fed)
 #endif
 }
 
-void keep_residual(const Fed& fed, std::size_t size) {
-    if (fed.residual)
-        std::memcpy(fed.left, fed.residual, size);
-    else
-        std::memset(fed.left, 0, size);
-}
-
 Buffer exact_with(Dtype dtype, const void* x, const Fed& fed, std::size_t n) {
     Buffer meant;
     if (fed.residual) meant = with_residual(dtype, x, fed.residual, fed.weight, n);

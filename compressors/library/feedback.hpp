@@ -19,9 +19,6 @@ struct Fed {
 // unspecified.
 std::optional<Coded> encode_fed(const Task& task, const void* x, const Fed& fed);
 
-// Of a tensor that goes without its residual, that is left: so many bytes.
-void keep_residual(const Fed& fed, std::size_t size);
-
 // A tensor that goes exactly, with its residual: all that its dtype holds of it arrives. No buffer
 // if it has none. Writes what is left.
 Buffer exact_with(Dtype dtype, const void* x, const Fed& fed, std::size_t n);

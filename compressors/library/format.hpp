@@ -25,6 +25,8 @@ inline constexpr std::uint64_t kMaxDimension = std::uint64_t(1) << 48;
 inline constexpr std::uint64_t kMaxSize = std::uint64_t(1) << 56;  // of dimensions but those of 0
 inline constexpr std::uint64_t kFreeTensors = 1 << 13, kTensorHeaderBytes = 192;
 inline constexpr std::uint64_t kMostChains = 256, kMostText = 1000;
+// Transforms that headers may have beside those of fedsz_transform: this library decodes none.
+inline constexpr unsigned kChain = 3, kChainDifference = 4;
 
 // By id: name and bytes of an element; whether streams may have it lossy, and what sort of bits it
 // has.

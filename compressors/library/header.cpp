@@ -138,17 +138,15 @@ void Header::read_payloads(Octets section) {
 
 void Header::read_chains(Octets section) {
     Unpacker unpacker(section);
-    const std::uint64_t count = unpacker.array();
-    for (std::uint64_t i = 0; i < count; ++i) {
+    chains_ = unpacker.array();
+    for (std::uint64_t i = 0; i < chains_; ++i) {
         if (unpacker.array() != 4)
             refuse(FEDSZ_ERROR_CORRUPT, "not a header: a chain of another length");
-        const Octets text = unpacker.text();
-        if (const std::uint64_t length = characters(text); length < 1 || length > kMostText)
+        if (const auto length = characters(unpacker.text()); length < 1 || length > kMostText)
             refuse(FEDSZ_ERROR_CORRUPT, "not a header: a chain of ", length, " characters");
         for (const char* what : {"seed", "round", "sender"})
             if (unpacker.integer() < 0)
                 refuse(FEDSZ_ERROR_CORRUPT, "not a header: a negative ", what);
-        chains_.push_back(text);
     }
     unpacker.end();
 }
@@ -158,9 +156,9 @@ void Header::check(unsigned version, std::uint64_t allowed_bytes) {
         refuse(FEDSZ_ERROR_UNSUPPORTED, "a version 1 stream refers to nothing");
     if (version == kDifferencesVersion && !reference_)
         refuse(FEDSZ_ERROR_CORRUPT, "a version 2 stream names its reference");
-    if (!chains_.empty() != (version == kChainsVersion))
-        refuse(FEDSZ_ERROR_CORRUPT, "a version ", std::uint64_t(version), " stream with ",
-               std::uint64_t(chains_.size()), " chains");
+    if ((chains_ > 0) != (version == kChainsVersion))
+        refuse(FEDSZ_ERROR_CORRUPT, "a version ", std::uint64_t(version), " stream with ", chains_,
+               " chains");
     std::uint64_t asked = 0;
     for (TensorRecord& tensor : tensors_) {
         if (tensor.dtype == kDtypeCount)
@@ -196,13 +194,12 @@ void Header::check_members() {
 
 void Header::check(const PayloadRecord& payload) const {
     const unsigned transform = payload.transform;
-    const bool chained = transform == FEDSZ_CHAIN || transform == FEDSZ_CHAIN_DIFFERENCE;
+    const bool chained = transform == kChain || transform == kChainDifference;
     const bool differs = transform == FEDSZ_DIFFERENCE || transform == FEDSZ_BITS ||
-                         transform == FEDSZ_CHAIN_DIFFERENCE;
-    if (transform > FEDSZ_CHAIN_DIFFERENCE || (differs && !reference_) ||
-        (chained && chains_.empty()))
+                         transform == kChainDifference;
+    if (transform > kChainDifference || (differs && !reference_) || (chained && chains_ == 0))
         refuse(FEDSZ_ERROR_UNSUPPORTED, "unknown transform ", std::uint64_t(transform));
-    if (chained && (payload.codec < 0 || std::uint64_t(payload.codec) >= chains_.size()))
+    if (chained && (payload.codec < 0 || std::uint64_t(payload.codec) >= chains_))
         refuse(FEDSZ_ERROR_CORRUPT, "no chain ", payload.codec);
     if (chained && payload.lossy) refuse(FEDSZ_ERROR_CORRUPT, "a chain with an error bound");
     if (transform == FEDSZ_DIFFERENCE && !payload.lossy)

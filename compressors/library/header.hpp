@@ -41,7 +41,6 @@ public:
     const Vector<TensorRecord>& tensors() const { return tensors_; }
     const Vector<PayloadRecord>& payloads() const { return payloads_; }
     const std::optional<Digest>& reference() const { return reference_; }
-    Octets chain(std::size_t i) const { return chains_[i]; }
     std::uint64_t payload_bytes() const { return payload_bytes_; }  // of all together
 
     Shape shape_of(const TensorRecord& tensor) const {
@@ -68,9 +67,8 @@ private:
     Vector<PayloadRecord> payloads_;
     Vector<std::uint64_t> shapes_;
     Vector<std::uint32_t> members_;
-    Vector<Octets> chains_;
     std::optional<Digest> reference_;
-    std::uint64_t payload_bytes_ = 0;
+    std::uint64_t chains_ = 0, payload_bytes_ = 0;
     NameIndex index_;
 };
 

@@ -1,20 +1,39 @@
 #include "reader.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "bits.hpp"
-#include "chained.hpp"
+#include "bound.hpp"
 #include "decoding.hpp"
 #include "failure.hpp"
 #include "lossless.hpp"
-#include "place.hpp"
+#include "numbers.hpp"
 
 namespace fedsz::library {
 namespace {
 
-bool is_chained(const PayloadRecord& payload) {
-    return payload.transform == FEDSZ_CHAIN || payload.transform == FEDSZ_CHAIN_DIFFERENCE;
+// y = values, or base + values, as elements of a dtype; what is finite stays finite.
+void place(Dtype dtype, const void* base, const float* values, std::size_t n, void* y) {
+    visit(dtype, [&]<class E>(E) {
+        using C = typename E::Compute;
+        auto* to = static_cast<typename E::Stored*>(y);
+        if constexpr (sizeof(typename E::Stored) > 2) {
+            const auto* from = static_cast<const C*>(base);
+            for (std::size_t i = 0; i < n; ++i) {
+                const C value = C(values[i]);
+                C whole = from ? from[i] + value : value;
+                if (std::isinf(whole) && std::isfinite(value) && std::isfinite(from[i]))
+                    whole = std::copysign(std::numeric_limits<C>::max(), whole);
+                to[i] = whole;
+            }
+        } else {
+            if (base) return move(dtype, base, values, n, y);
+            for (std::size_t i = 0; i < n; ++i) to[i] = narrowed<E>(values[i]);
+        }
+    });
 }
 
 }  // namespace
@@ -39,9 +58,7 @@ fedsz_info Reader::info(std::size_t index) const {
              std::uint64_t(header_.tensors().size()));
     const TensorRecord& tensor = header_.tensors()[index];
     const PayloadRecord& payload = header_.payloads()[tensor.payload];
-    const std::string_view codec = is_chained(payload)
-                                       ? as_text(header_.chain(std::size_t(payload.codec)))
-                                       : codec_name(payload.codec);
+    const std::string_view codec = codec_name(payload.codec);
     if (codec.empty())
         fail_at(offset_of(payload), FEDSZ_ERROR_UNSUPPORTED, "unknown codec ", payload.codec);
     const Shape shape = header_.shape_of(tensor);
@@ -88,15 +105,6 @@ void Reader::decode(std::size_t index, const Reference* reference, void* element
     }
     const Octets bytes = checked(tensor.payload);
     try {
-        if (is_chained(payload))
-            return decode_chained(as_text(header_.chain(std::size_t(payload.codec))), history_,
-                                  {as_text(tensor.name), tensor.dtype, header_.shape_of(tensor),
-                                   std::size_t(tensor.count)},
-                                  bytes,
-                                  payload.transform == FEDSZ_CHAIN_DIFFERENCE
-                                      ? base_of(tensor, reference)
-                                      : nullptr,
-                                  elements);
         const std::string_view codec = codec_name(payload.codec);
         if (codec.empty()) fail(FEDSZ_ERROR_UNSUPPORTED, "unknown codec ", payload.codec);
         if (!payload.lossy) {

@@ -4,7 +4,6 @@
 #include <cstddef>
 
 #include "arena.hpp"
-#include "history.hpp"
 #include "reference.hpp"
 #include "stored_header.hpp"
 
@@ -17,9 +16,6 @@ public:
 
     const Header& header() const { return header_; }
     fedsz_info info(std::size_t index) const;
-
-    // The history that coefficients are in the bases of; null for none.
-    void use(const History* history) { history_ = history; }
 
     // Fills `elements`, of the tensor's size.
     void decode(std::size_t index, const Reference* reference, void* elements);
@@ -39,7 +35,6 @@ private:
     Octets stream_;
     StoredHeader stored_;
     Header header_;
-    const History* history_ = nullptr;
     Vector<std::uint8_t> checked_;  // whether a payload's checksum has been seen to fit
     Vector<Buffer> unpacked_;       // by payload, of those that several tensors share
 };

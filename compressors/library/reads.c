@@ -2,21 +2,18 @@
  *
  *     reads INPUT OUTPUT [freed]
  *
- * INPUT has, for each stream, four lengths (64 bits each): of the stream, of one that holds the
- * model that it refers to, or 0, of one that holds the model before that, or 0, and what may be
- * decoded; then these streams. OUTPUT has, for each, the status of opening it and the number of
- * its tensors (32 bits each), and for each tensor the status of decoding it, and its elements if
- * that is 0. With a model before, there follows a stream: that model, coded by a chain in
- * workspaces, of which those too small are said to be; its length (32 bits) comes first. All
- * buffers are as long as what they hold, so that a sanitizer sees what goes beyond them. With a
- * third argument, a stream is freed before it is decoded: a sanitizer must see that, too. */
-#include <math.h>
+ * INPUT has, for each stream, three lengths (64 bits each): of the stream, of one that holds the
+ * model that it refers to, or 0, and what may be decoded; then these streams. OUTPUT has, for each,
+ * the status of opening it and the number of its tensors (32 bits each), and for each tensor the
+ * status of decoding it, and its elements if that is 0. All buffers are as long as what they hold,
+ * so that a sanitizer sees what goes beyond them. With a third argument, a stream is freed before
+ * it is decoded: a sanitizer must see that, too. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "fedsz.h"
 
-enum { STREAM, MODEL, BEFORE, DECODED, LENGTHS };
+enum { STREAM, MODEL, DECODED, LENGTHS };
 
 /* Ends the program where the library does otherwise than its header says. */
 static void expect(int holds, const char* what) {
@@ -136,99 +133,16 @@ static void drop(struct model model) {
     free(model.tensors), free(model.data);
 }
 
-/* Codes the model's own elements, of which `left` becomes what that leaves out; and once more with
- * this as residual. Leaves the stream that this makes in *stream. */
-static fedsz_status code_twice(const fedsz_settings* settings, const struct model* model,
-                               void** left, char** stream, size_t* size) {
-    int turn;
-    *stream = NULL;
-    for (turn = 0; turn < 2; ++turn) {
-        fedsz_writer* writer = NULL;
-        fedsz_status status = fedsz_writer_create(settings, &writer, NULL);
-        size_t i;
-        for (i = 0; !status && i < model->count; ++i) {
-            const int lossy = model->tensors[i].dtype <= FEDSZ_BFLOAT16;
-            void* const next = lossy ? room(2 * fedsz_tensor_size(&model->tensors[i])) : NULL;
-            status = fedsz_writer_add(writer, &model->tensors[i], model->data[i],
-                                      turn && lossy ? left[i] : NULL, next, NULL, NULL);
-            free(left[i]);
-            left[i] = next;
-        }
-        if (!status) status = fedsz_writer_finish(writer, size, NULL);
-        if (!status && turn) {
-            *stream = room(*size);
-            expect(!fedsz_writer_copy(writer, *stream, *size, NULL), "no stream");
-        }
-        fedsz_writer_destroy(writer);
-        if (status) return status;
-    }
-    return FEDSZ_OK;
-}
-
-/* The root mean square of what the tensors of a model, all floats, are above those of another. */
-static double step_between(const struct model* model, const struct model* base) {
-    double sum = 0, elements = 0;
-    size_t i;
-    for (i = 0; i < model->count; ++i) {
-        const fedsz_dtype dtype = model->tensors[i].dtype;
-        const size_t count = fedsz_tensor_size(&model->tensors[i]) / fedsz_dtype_size(dtype);
-        double energy;
-        expect(!fedsz_energy(dtype, model->data[i], base->data[i], count, &energy, NULL),
-               "no energy");
-        sum += energy, elements += (double)count;
-    }
-    return sqrt(sum / elements);
-}
-
-static void write_chain(const struct model* model, const struct model* base,
-                        const fedsz_history* history, FILE* out) {
-    const fedsz_chain chain = {"eigen>uniform@step:1", history, step_between(model, base), 7, 0, 0};
-    void** left = room(model->count * sizeof *left);
-    fedsz_settings settings;
-    char *stream = NULL, *memory;
-    size_t part, i, size, whole;
-
-    for (i = 0; i < model->count; ++i) left[i] = NULL;
-    fedsz_settings_init(&settings);
-    settings.lossless = FEDSZ_RAW;
-    settings.reference = base->reference;
-    settings.feedback = 1;
-    settings.chain = &chain;
-    whole = fedsz_encoder_workspace(&settings, model->tensors, model->count);
-    for (part = 32; part >= 1; part /= 2) {
-        fedsz_status status;
-        settings.workspace_size = whole / part;
-        settings.workspace = memory = room(settings.workspace_size);
-        status = code_twice(&settings, model, left, &stream, &size);
-        expect(status == FEDSZ_OK || (part > 1 && status == FEDSZ_ERROR_MEMORY),
-               "a workspace is too small, or says something else");
-        free(memory);
-        if (part > 1) free(stream);
-    }
-    put(out, size);
-    expect(fwrite(stream, 1, size, out) == size, "no room for the output");
-    for (i = 0; i < model->count; ++i) free(left[i]);
-    free(left), free(stream);
-}
-
 static void read_one(FILE* in, FILE* out, const uint64_t* lengths, int freed) {
     const size_t size = (size_t)lengths[STREAM];
-    char *stream = taken(in, size), *base = taken(in, (size_t)lengths[MODEL]),
-         *start = taken(in, (size_t)lengths[BEFORE]);
-    const struct model model = model_in(base, (size_t)lengths[MODEL]),
-                       before = model_in(start, (size_t)lengths[BEFORE]);
-    fedsz_history* history = NULL;
+    char *stream = taken(in, size), *base = taken(in, (size_t)lengths[MODEL]);
+    const struct model model = model_in(base, (size_t)lengths[MODEL]);
     fedsz_reader* reader;
     fedsz_limits limits;
     fedsz_error error;
     fedsz_status status;
     size_t i, count;
 
-    if (lengths[BEFORE]) {
-        expect(!fedsz_history_create(&history, NULL), "no history");
-        expect(!fedsz_history_advance(history, before.reference, model.reference, NULL),
-               "no way from one model to the next");
-    }
     fedsz_limits_init(&limits);
     limits.decoded_bytes = lengths[DECODED];
     limits.expansion = 0;
@@ -238,13 +152,10 @@ static void read_one(FILE* in, FILE* out, const uint64_t* lengths, int freed) {
     count = fedsz_reader_count(reader);
     put(out, status), put(out, count);
     if (freed) free(stream);
-    fedsz_reader_use(reader, history);
     for (i = 0; i < count; ++i) decode(reader, i, model.reference, out);
-    if (history) write_chain(&before, &model, history, out);
     fedsz_reader_close(reader);
-    fedsz_history_destroy(history);
-    drop(model), drop(before);
-    free(base), free(start);
+    drop(model);
+    free(base);
     if (!freed) free(stream);
 }
 

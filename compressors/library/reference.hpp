@@ -18,18 +18,6 @@ public:
     // The elements of the tensor of that name, dtype and shape; null if it has none.
     const void* find(std::string_view name, unsigned dtype, Shape shape) const;
 
-    // Its tensors, in their order.
-    std::size_t size() const { return entries_.size(); }
-    Described tensor(std::size_t i) const {
-        const Shape shape(shapes_.data() + entries_[i].shape, entries_[i].dimensions);
-        return {name_of(i), entries_[i].dtype, shape, std::size_t(count_of(shape))};
-    }
-    const void* elements(std::size_t i) const { return entries_[i].elements; }
-    // The number of the one of that name; NameIndex::npos without.
-    std::size_t find(std::string_view name) const {
-        return index_.find(name, [this](std::size_t i) { return name_of(i); });
-    }
-
 private:
     struct Entry {
         std::size_t name, name_length, shape, dimensions;  // in the pools

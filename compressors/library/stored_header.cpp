@@ -32,9 +32,12 @@ StoredHeader::StoredHeader(Octets stream, const fedsz_limits& limits) {
         fail_at(stream.size(), FEDSZ_ERROR_TRUNCATED, "the stream ends within its header");
     const std::uint64_t number = little(stream.subspan(8, 2)), flags = little(stream.subspan(10, 2));
     const std::uint64_t length = little(stream.subspan(12, 4));
-    if (number < kValuesVersion || number > kChainsVersion)
+    if (number == kChainsVersion)
+        fail_at(8, FEDSZ_ERROR_UNSUPPORTED,
+                "stream version 3 holds chains of methods; this library reads 1, 2");
+    if (number < kValuesVersion || number > kDifferencesVersion)
         fail_at(8, FEDSZ_ERROR_UNSUPPORTED, "stream version ", number,
-                "; this release reads 1, 2, 3");
+                "; this library reads 1, 2");
     if (flags) fail_at(10, FEDSZ_ERROR_UNSUPPORTED, "unknown flags ", flags);
     if (length > header_bytes)
         fail_at(12, FEDSZ_ERROR_LIMIT, "header of ", length, " bytes; the limit is ", header_bytes);

@@ -3,9 +3,6 @@
 #include <algorithm>
 
 #include "bound.hpp"
-#ifdef FEDSZ_HAS_DECODER
-#include "chained.hpp"
-#endif
 #include "failure.hpp"
 #include "format.hpp"
 #include "uniform.hpp"
@@ -19,8 +16,6 @@ constexpr std::uint64_t kDeflate = 300'000;  // of zlib, at its usual window and
 #else
 constexpr std::uint64_t kDeflate = 0;
 #endif
-// Vectors of 64 in rows, columns of a tensor, and their products, of float64.
-constexpr std::uint64_t kRotation = 320'000;
 
 // What coding n elements takes beside its payload. All may be exceptions, of 16 bytes each, in
 // arrays that have grown to twice what they hold; tokens, their chunks and tables come on top.
@@ -42,10 +37,6 @@ std::uint64_t coding(const Described& tensor, unsigned effort) {
 
 std::size_t workspace_of(const fedsz_settings& settings, std::span<const fedsz_tensor> tensors) {
     std::uint64_t kept = kFixed + kDeflate, most = 0;
-    unsigned effort = settings.effort;
-#ifdef FEDSZ_HAS_DECODER
-    if (settings.chain) effort = chain_to_write(*settings.chain).effort, kept += kRotation;
-#endif
     for (const fedsz_tensor& given : tensors) {
         const Described tensor = described(given);
         // The payload; or its bytes that wait in a payload of several, which grows, and at the end
@@ -53,13 +44,7 @@ std::size_t workspace_of(const fedsz_settings& settings, std::span<const fedsz_t
         kept = sum(kept, product(5, tensor.size()));
         kept += 16 * tensor.name.size() + 32 * tensor.shape.size() + 512;
         std::uint64_t here = product(2, tensor.size());
-        if (tensor.dtype < kLossyCount) here = sum(here, coding(tensor, effort));
-#ifdef FEDSZ_HAS_DECODER
-        // What is meant, its coefficients, and their payload, all of float32 where the tensor is
-        // narrower; and what arrives.
-        if (settings.chain && tensor.dtype < kLossyCount)
-            here = sum(here, product(8, tensor.size()));
-#endif
+        if (tensor.dtype < kLossyCount) here = sum(here, coding(tensor, settings.effort));
         most = std::max(most, here);
     }
     const std::uint64_t all = sum(kept, most);

@@ -15,12 +15,6 @@ namespace {
 constexpr std::size_t kSharedBelow = std::size_t(1)
                                      << 16;  // bytes of a tensor that shares a payload
 
-// A tensor as chains keep what they leave out of it.
-Described widened(Described tensor) {
-    if (tensor.dtype < kLossyCount) tensor.dtype = unsigned(wide(Dtype(tensor.dtype)));
-    return tensor;
-}
-
 }  // namespace
 
 bool rule_takes(fedsz_rule rule, std::string_view name, std::size_t dimensions) {
@@ -57,19 +51,11 @@ void check(const fedsz_settings& settings) {
     if (!std::isfinite(settings.residual_weight))
         fail(FEDSZ_ERROR_ARGUMENT, "the residual's weight must be finite");
 #ifdef FEDSZ_HAS_DECODER
-    if (!(settings.shrink >= 0 && settings.shrink <= uniform::kMostShrink))
-        fail(FEDSZ_ERROR_ARGUMENT, "shrink must lie in 0..0.5");
     const Levels levels = levels_of(settings.lossless);
     if (settings.lossless != FEDSZ_RAW &&
         (settings.lossless_level < levels.least || settings.lossless_level > levels.most))
         fail(FEDSZ_ERROR_ARGUMENT, "the lossless level must lie in ", std::int64_t(levels.least),
              "..", std::int64_t(levels.most), ", got ", std::int64_t(settings.lossless_level));
-    if (settings.chain && chain_to_write(*settings.chain).bound_of == BoundOf::step &&
-        !settings.reference)
-        fail(FEDSZ_ERROR_ARGUMENT, "a bound of the step needs a reference");
-#else  // nor a codec with levels
-    if (settings.chain || settings.shrink != 0)
-        fail(FEDSZ_ERROR_UNAVAILABLE, "no chains, nor shrinking, in an encoder alone");
 #endif
 }
 
@@ -77,11 +63,7 @@ Writer::Writer(const fedsz_settings& settings)
     : settings_(settings),
       reference_(reinterpret_cast<const Reference*>(settings.reference)),
       names_(1),
-      ends_{1} {
-#ifdef FEDSZ_HAS_DECODER
-    if (settings.chain) chain_.emplace(*settings.chain);
-#endif
-}
+      ends_{1} {}
 
 const void* Writer::base_of(const Described& tensor) const {
     if (!reference_) return nullptr;
@@ -143,10 +125,8 @@ fedsz_written Writer::add(const fedsz_tensor& given, const void* data, const voi
         fail(FEDSZ_ERROR_ARGUMENT, "a residual without feedback in the settings");
     if ((residual || left) && tensor.dtype >= kLossyCount)
         fail(FEDSZ_ERROR_ARGUMENT, "a residual of '", tensor.name, "', which is never lossy");
-    const Described *kept = &tensor, in_wide = widened(tensor);
-    if (chain_) kept = &in_wide;
-    if (residual) check_elements(residual, *kept, "residual");
-    if (left) check_elements(left, *kept, "left");
+    if (residual) check_elements(residual, tensor, "residual");
+    if (left) check_elements(left, tensor, "left");
     if (settings_.residual_weight == 0) residual = nullptr;
     const auto index = std::uint32_t(ends_.size() - 1);
     if (index_.find(tensor.name, [this](std::size_t i) { return name_of(i); }) != NameIndex::npos)
@@ -170,34 +150,19 @@ fedsz_written Writer::add(const fedsz_tensor& given, const void* data, const voi
                         tensor.count,
                         base,
                         {settings_.bound_kind, settings_.bound},
-                        {settings_.effort, settings_.threads, nullptr, settings_.shrink}};
-        const auto take = [&](Part& part) {
-            part.members.push_back(index);
-            parts_.push_back(std::move(part));
-            record(tensor);
-        };
-        if (chain_) {
-            if (auto payload = chain_->encode(task, tensor.name, data,
-                                              settings_.feedback ? &fed : nullptr)) {
-                written = {1, 0, 0, payload->size()};
-                Part part{0,     std::uint8_t(base ? FEDSZ_CHAIN_DIFFERENCE : FEDSZ_CHAIN),
-                          false, 0,
-                          std::move(*payload), {}};
-                take(part);
-                return written;
-            }
-        } else if (auto coded = settings_.feedback ? encode_fed(task, data, fed)
-                                                   : encode_within(task, data, nullptr)) {
+                        {settings_.effort, settings_.threads, nullptr}};
+        if (auto coded = settings_.feedback ? encode_fed(task, data, fed)
+                                            : encode_within(task, data, nullptr)) {
             written = {1, coded->bound, coded->max_error, coded->payload.size()};
             Part part{kUniform,     std::uint8_t(coded->transform), true,
                       coded->bound, std::move(coded->payload),      {}};
-            take(part);
+            part.members.push_back(index);
+            parts_.push_back(std::move(part));
+            record(tensor);
             return written;
         }
-    } else if (chain_ && left) {
-        keep_residual(fed, kept->size());
     }
-    if (!chain_ && settings_.feedback && tensor.dtype < kLossyCount) {
+    if (settings_.feedback && tensor.dtype < kLossyCount) {
         exact = exact_with(Dtype(tensor.dtype), data, fed, tensor.count);
         if (exact.data()) data = exact.data();
     }
@@ -253,14 +218,10 @@ std::size_t Writer::finish() {
 }
 
 void Writer::write_header() {
-    const bool differs = std::ranges::any_of(parts_, [this](const Part& part) {
-        return part.transform != FEDSZ_VALUES && !(chain_ && part.transform == FEDSZ_CHAIN);
-    });
-    const bool chained = chain_ && std::ranges::any_of(parts_, [](const Part& part) {
-        return part.transform >= FEDSZ_CHAIN;
-    });
+    const bool differs = std::ranges::any_of(
+        parts_, [](const Part& part) { return part.transform != FEDSZ_VALUES; });
     Packer header;
-    header.map(chained ? 4 : 3);
+    header.map(3);
     header.text("tensors");
     header.array(ends_.size() - 1);
     header.append(tensors_);
@@ -278,14 +239,6 @@ void Writer::write_header() {
     }
     header.text("reference");
     differs ? header.binary(reference_->digest()) : header.nil();
-    if (chained) {
-        header.text("chains");
-        header.array(1);
-        header.array(4);
-        header.text(chain_->text());
-        for (const std::uint64_t number : {chain_->seed, chain_->round, chain_->sender})
-            header.number(number);
-    }
 
     const Buffer stored = deflated_header(header.bytes());
     Buffer whole(kPrefix + stored.size());
@@ -293,10 +246,7 @@ void Writer::write_header() {
     const auto put = [&](std::uint64_t value, int bytes) {
         for (int i = 0; i < bytes; ++i) *to++ = std::uint8_t(value >> 8 * i);
     };
-    put(chained   ? kChainsVersion
-        : differs ? kDifferencesVersion
-                  : kValuesVersion,
-        2);
+    put(differs ? kDifferencesVersion : kValuesVersion, 2);
     put(0, 2);
     put(stored.size(), 4);
     put(crc32(stored.span(), crc32(Octets(whole.data(), 16))), 4);

@@ -5,7 +5,6 @@
 
 #include "arena.hpp"
 #include "bound.hpp"
-#include "chained.hpp"
 #include "format.hpp"
 #include "msgpack.hpp"
 #include "names.hpp"
@@ -77,11 +76,6 @@ private:
     Vector<Part> parts_;
     Vector<Group> groups_;
     Buffer header_;  // with its prefix
-#ifdef FEDSZ_HAS_DECODER
-    std::optional<Chain> chain_;
-#else
-    static constexpr const Chain* chain_ = nullptr;  // whose code compilers drop
-#endif
 };
 
 // The rules by which a tensor's name lets it be lossy, see fedsz_rule.

@@ -45,7 +45,6 @@ public:
           geometry_(geometry),
           bound_(step > 0 ? step / 2 : bound),
           step_(step),
-          shrink_(settings.shrink),
           effort_(settings.effort),
           threads_(settings.threads),
           kernels_(kernels_of(settings)),
@@ -123,7 +122,7 @@ private:
         };
         const double most = survey_.limits.magnitude();
         if (!(step_ > 0 ? take_step(step_, grid_)
-                        : choose_step<E>(typical, most, bound_, shrink_, grid_)))
+                        : choose_step<E>(typical, most, bound_, grid_)))
             return false;
         Vector<std::int32_t> numbers(some.size());
         std::ranges::transform(some, numbers.begin(),
@@ -319,7 +318,7 @@ private:
     T* left_;  // or null
     std::size_t n_;
     Geometry geometry_;
-    double bound_, step_, shrink_;
+    double bound_, step_;
     unsigned effort_, threads_;
     const Kernels& kernels_;
     Writer writer_;

@@ -27,7 +27,7 @@ inline constexpr double kMaxNumber = sizeof(C) == 8 ? 0x1p30 : 0x1p22 - 1;
 
 template <class E>
 std::int32_t number_of(double x, const Grid<typename E::Compute>& grid) {
-    const double k = std::nearbyint(shrunk(x * double(grid.inverse), double(grid.shrink)));
+    const double k = std::nearbyint(x * double(grid.inverse));
     constexpr double most = kMaxNumber<typename E::Compute>;
     return std::int32_t(std::clamp(k, -most, most));
 }
@@ -57,32 +57,25 @@ inline void sort(Vector<std::int32_t>& numbers) {
     }
 }
 
-// Sets step, inverse, limit and shrink. typical() is the magnitude of most elements: those above it
+// Sets step, inverse and limit. typical() is the magnitude of most elements: those above it
 // may turn out exceptions. False where no grid would do: the elements must be stored.
 //
 // |x - y| <= step / 2, but for the rounding of x / step, at most |k| 2^-p steps, and of y = k step,
 // at most |k| 2^-p steps too, for p bits of significand. So a step of 2 bound (1 - (k + 2) 2^(1-p))
 // leaves room for both. All the same every element is compared with what it will decode to.
-//
-// Of the bound, elements are moved by a share of it towards 0 first, which takes that share
-// of the step, and rounds once more.
 template <class E, class Typical>
-bool choose_step(const Typical& typical, double magnitude, double bound, double share,
+bool choose_step(const Typical& typical, double magnitude, double bound,
                  Grid<typename E::Compute>& grid) {
     using C = typename E::Compute;
     constexpr int digits = std::numeric_limits<C>::digits;
     constexpr double largest = sizeof(C) == 8 ? 0x1p1000 : 0x1p120;
-    const double shrink = kShrinks ? share : 0;
     const double rounding = sizeof(C) == sizeof(typename E::Stored) ? 0 : half_ulp<E>(magnitude);
     // Where elements of a narrow type lie as far apart as the bound, the largest are exceptions.
-    const double usable = (rounding <= bound / 4 ? bound - rounding : 0.75 * bound) * (1 - shrink);
+    const double usable = rounding <= bound / 4 ? bound - rounding : 0.75 * bound;
     const double most = magnitude / (2 * usable);
     const double k = most <= 0x1p16 ? most : typical() / (2 * usable);
     if (!(k < std::ldexp(0.25, digits)) || !(k < kMaxNumber<C> / 2)) return false;
-    const double roundings = shrink > 0 ? 3 : 2;
-    grid.shrink = C(shrink / (2 * (1 - shrink)));
-    const double exact =
-        std::min(2 * usable * (1 - (k + roundings) * std::ldexp(1.0, 1 - digits)), largest);
+    const double exact = std::min(2 * usable * (1 - (k + 2) * std::ldexp(1.0, 1 - digits)), largest);
     grid.step = C(exact);
     if (double(grid.step) > exact) grid.step = std::nextafter(grid.step, C(0));
     if (!(grid.step >= C(0x1p-100))) return false;
@@ -101,7 +94,7 @@ bool take_step(double step, Grid<C>& grid) {
     grid.step = C(step);
     if (double(grid.step) != step || !(step >= 0x1p-100) || !(step <= 0x1p100)) return false;
     grid.inverse = C(1) / grid.step;
-    grid.limit = grid.shrink = 0;
+    grid.limit = 0;
     return true;
 }
 

@@ -46,7 +46,6 @@ public:
     explicit Rounded(const Grid<C>& grid, unsigned low = 0)
         : step_(grid.step),
           inverse_(grid.inverse),
-          shrink_(grid.shrink),
           base_(std::uint32_t(grid.base)),
           bits_(8 + low) {}
 
@@ -56,8 +55,7 @@ public:
     };
     Number take(typename E::Stored x, std::uint32_t prediction) {
         const C v = E::widen(x);
-        const C steps = v * inverse_;
-        const std::int32_t k = Rounder<C>::round(shrunk(steps, shrink_));
+        const std::int32_t k = Rounder<C>::round(v * inverse_);
         const auto y = E::narrow(C(k) * step_);
         const Bits error = Rounder<C>::magnitude(v - E::widen(y));
         worst_ = error > worst_ ? error : worst_;
@@ -70,7 +68,7 @@ public:
     Bits worst() const { return beyond_ ? std::numeric_limits<Bits>::max() : worst_; }
 
 private:
-    C step_, inverse_, shrink_;
+    C step_, inverse_;
     std::uint32_t base_;
     unsigned bits_;
     Bits worst_ = 0;

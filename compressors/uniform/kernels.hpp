@@ -40,25 +40,9 @@ struct Grid {
     C step;
     C inverse;
     C limit;  // an error whose computed size is above this may be above the bound
-    C shrink;  // how many steps elements are moved towards 0 before they are rounded
     std::int32_t base;
     unsigned shift;
 };
-
-// Whether there is shrinking: libfedsz's encoder alone has no room for it.
-#ifdef FEDSZ_ENCODER_ONLY
-inline constexpr bool kShrinks = false;
-#else
-inline constexpr bool kShrinks = true;
-#endif
-
-// A number of steps, moved towards 0 by up to `most`.
-template <class C>
-C shrunk(C steps, C most) {
-    if constexpr (!kShrinks) return steps;
-    const C above = steps < -most ? -most : steps;
-    return steps - (above > most ? most : above);
-}
 
 // Smallest and largest value as keys, integers in the order of the values (see `key`).
 template <class E>

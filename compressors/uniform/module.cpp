@@ -23,9 +23,8 @@ namespace {
 using In = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Out = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-Settings settings_of(unsigned effort, unsigned threads, const std::string& level,
-                     double shrink = 0) {
-    return {effort, threads, levels<Built>().named(level), shrink};
+Settings settings_of(unsigned effort, unsigned threads, const std::string& level) {
+    return {effort, threads, levels<Built>().named(level)};
 }
 
 Dtype dtype_of(unsigned id) {
@@ -76,8 +75,8 @@ std::tuple<nb::object, double, double> encode_array(
     In x, unsigned id, std::size_t rows, std::size_t columns, unsigned planes, unsigned width,
     double bound, unsigned effort, unsigned threads, const std::string& level,
     std::optional<In> base, double step, std::optional<In> residual, double weight,
-    std::optional<Out> left, double shrink) {
-    const Settings settings = settings_of(effort, threads, level, shrink);
+    std::optional<Out> left) {
+    const Settings settings = settings_of(effort, threads, level);
     const Dtype dtype = dtype_of(id);
     const std::size_t n = count_of(x.size(), size_of(dtype));
     const Geometry geometry = geometry_of(n, rows, columns, planes, width);
@@ -195,7 +194,7 @@ NB_MODULE(_uniform, m) {
     auto left = "left"_a.noconvert();
     m.def("encode", encode_array, x, "dtype"_a, "rows"_a, "columns"_a, "planes"_a, "width"_a,
           "bound"_a, "effort"_a, "threads"_a, "level"_a, base = nb::none(), "step"_a = 0.0,
-          residual = nb::none(), "weight"_a = 1.0, left = nb::none(), "shrink"_a = 0.0);
+          residual = nb::none(), "weight"_a = 1.0, left = nb::none());
     m.def("decode", decode_array, "payload"_a, "dtype"_a, y, "threads"_a, "level"_a,
           base = nb::none());
     m.def("compare", compare_arrays, x, base, "dtype"_a, "deviation"_a, "energies"_a,

@@ -28,8 +28,6 @@ void check(const Settings& settings) {
     if (settings.effort > kMostEffort) refuse("effort", settings.effort, 0, kMostEffort);
     if (settings.threads < 1 || settings.threads > kMostThreads)
         refuse("threads", settings.threads, 1, kMostThreads);
-    if (kShrinks && !(settings.shrink >= 0 && settings.shrink <= kMostShrink))
-        throw std::invalid_argument("shrink must lie in 0..0.5");
 }
 
 void check(const Geometry& geometry) {

@@ -16,13 +16,10 @@ namespace fedsz::uniform {
 // All that is below throws std::invalid_argument for settings, geometries and bounds out of range,
 // and for elements that do not lie where their type wants them.
 
-inline constexpr double kMostShrink = 0.5;  // of a bound: elements are rounded towards 0 then
-
 struct Settings {
     unsigned effort = 5;               // 0 (fastest) to 9 (smallest)
     unsigned threads = 1;              // 1 to 1024, at most; decides nothing but time
     const Kernels* kernels = nullptr;  // null: the best this machine has
-    double shrink = 0;                 // of the bound, see encode(); up to 0.5
 };
 
 struct Encoded {
@@ -42,9 +39,7 @@ struct Residual {
 std::size_t capacity(Dtype dtype, std::size_t n);
 
 // Codes geometry.size() elements at x so that none moves by more than `bound` (0 or more) once it
-// has been decoded to its own dtype; NaN and infinities come back bit by bit. Before they are
-// rounded to multiples of 2 (1 - shrink) bounds, elements are moved by a share of `shrink` of the
-// bound towards 0, so that what is as large as the bound still becomes 0. `payload` has the
+// has been decoded to its own dtype; NaN and infinities come back bit by bit. `payload` has the
 // capacity for them. With a base, of float32 or float64, as many elements of it: codes x - base,
 // rounded, in its place. A `step` above 0 is the grid's: whatever the bound, its multiples (but for
 // -0) come back exactly, and all other elements are exceptions. With a residual, what is coded in
@@ -108,6 +103,6 @@ double standard_deviation(Dtype dtype, const void* x, std::size_t n, const Setti
 // finite where one of these is not. It is what `compare` finds, with any number of threads. If
 // `masked`, what is not finite in a base, and the same in x, is no difference.
 double energy(Dtype dtype, const void* x, const void* base, std::size_t n, bool masked,
-              const Settings& settings = {});
+              const Settings& settings);
 
 }  // namespace fedsz::uniform

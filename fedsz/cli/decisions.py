@@ -10,7 +10,7 @@ import typer
 from fedsz.cli.options import Json
 from fedsz.cli.output import print_json, print_table, say
 from fedsz.control.round_numbers import NUMBERS
-from fedsz.core.settings import is_bound
+from fedsz.core.settings import EXACT
 
 if TYPE_CHECKING:
     from fedsz.training.decisions import Decided
@@ -36,8 +36,9 @@ def command(
             rows.append(_cells(one))
             reasons.append(f"round {number}: {one.decision.why or 'as the options say'}")
     if not json:
-        heads = (">round", "update", "bound", "downlink", ">accuracy", ">up", ">kept", ">behind")
-        print_table(heads, rows)
+        heads = ("round", "update", "bound", "downlink", "accuracy", "up", "energy", "residual")
+        words = ("update", "bound", "downlink")
+        print_table([head if head in words else f">{head}" for head in heads], rows)
         # Reasons are sentences: in a column, a narrow screen would leave a word a line.
         for reason in reasons:
             say(reason)
@@ -52,11 +53,11 @@ def _cells(one: Decided) -> tuple[str, ...]:
     accuracy = "-" if row.accuracy is None else f"{100 * row.accuracy:.2f} %"
     ratio = f"{row.ratio:.1f}x" if row.ratio else "-"
     sent = (config.update, _short(config.error_bound), _short(config.downlink))
-    arrived = NUMBERS["kept"].text(row), NUMBERS["lag"].text(row)
+    arrived = NUMBERS["energy_fraction"].text(row), NUMBERS["residual_ratio"].text(row)
     return (str(row.round), *sent, accuracy, ratio, *arrived)
 
 
 def _short(bound: str) -> str:
     """Return a bound to four digits, and any other downlink as it is: --json has them all."""
     kind, colon, number = bound.rpartition(":")
-    return f"{kind}{colon}{float(number):.4g}" if is_bound(bound) else bound
+    return f"{kind}{colon}{float(number):.4g}" if bound != EXACT else bound

@@ -1,4 +1,4 @@
-"""``fedsz methods``: the parts that chains of updates are made of."""
+"""``fedsz methods``: the stages that chains of updates are made of."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedsz.cli.output import print_json
 
 def command(*, json: Json = False) -> None:
     """List the methods that --update composes, their settings, and the chains that have names."""
-    from fedsz.methods import METHODS, PRESETS
+    from fedsz.methods import PRESETS, all_methods
     from fedsz.spec_strings import settings_of
 
     rows: list[dict[str, Any]] = [
@@ -19,7 +19,7 @@ def command(*, json: Json = False) -> None:
             "settings": {name: str(value) for name, value in settings_of(method).items()},
             "summary": method.summary,
         }
-        for method in METHODS
+        for method in all_methods()
     ]
     rows += [{"name": p.name, "chain": p.chain, "summary": p.summary} for p in PRESETS]
     if json:

@@ -59,9 +59,9 @@ def failure_as_json(*, json: bool) -> Iterator[None]:
 
 def warn_of_update(config: RunConfig) -> None:
     """Print a warning, on stderr, where a run's updates lose for good what they leave out."""
-    from fedsz.flower.round_log import why_biased
+    from fedsz.flower.book import why_biased
 
-    warn("" if config.fetchsgd else why_biased(config.compression))
+    warn(why_biased(config.compression))
 
 
 def warn(why: str) -> None:

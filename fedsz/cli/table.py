@@ -18,14 +18,14 @@ from fedsz.monitoring.live_round import LiveRound
 from fedsz.training.events import Client, Done, Event, Listening, Watched
 
 NAMED: Final = 4  # clients that the summary names
-FAILED: Final = "failed"  # what records of older releases do not say more of
+FAILED: Final = "failed"  # a failure of unknown kind
 CLIENTS: Final = "clients"  # a column of two numbers: how many replied, of how many
 WIDTHS: Final = {  # eleven columns fit into 80 characters
     "round": 5, "accuracy": 8, "loss": 6, CLIENTS: 7, "raw_up": 8, "sent_up": 8, "ratio": 5,
-    "kept": 6, "lag": 6, "max_error": 6, "seconds": 5,
+    "energy_fraction": 6, "residual_ratio": 6, "max_error": 6, "seconds": 5,
 }  # fmt: skip
-# Under differential privacy nothing is fed back, so nobody is behind.
-PRIVATE: Final = {("epsilon" if n == "lag" else n): width for n, width in WIDTHS.items()}
+# Under differential privacy nothing is fed back, so there are no residuals.
+PRIVATE: Final = {("epsilon" if n == "residual_ratio" else n): w for n, w in WIDTHS.items()}
 
 
 def heads_of(widths: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:

@@ -30,13 +30,11 @@ def encode(
     residual: Octets | None = None,
     weight: float = 1.0,
     left: Octets | None = None,
-    shrink: float = 0.0,
 ) -> tuple[bytes, float, float]:
     """Return the payload and the largest error, of x or, with a base, of x - base.
 
     An empty level is the best this machine has. A base is for float32 and float64. With a step
-    above 0 nothing is lost, whatever the bound, but the sign of -0; its multiples are small. Values
-    are moved by a share of ``shrink``, 0 to 0.5, of the bound towards 0 before they are rounded.
+    above 0 nothing is lost, whatever the bound, but the sign of -0; its multiples are small.
 
     A residual is for these dtypes, too: x + weight * residual takes the place of x. What a decoder
     lacks of that goes to ``left``; the last that is returned is the sum of its squares.

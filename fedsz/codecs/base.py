@@ -119,11 +119,6 @@ class Codec(ABC):
         return spelled(self)
 
     @property
-    def told(self) -> str:
-        """What streams say of it: no setting that only senders need."""
-        return str(self)
-
-    @property
     def keeps_bound(self) -> bool:
         """Whether the bound steers the codec; if not, its error is only measured."""
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -42,10 +42,6 @@ class Uniform(Codec):
     Attributes:
         effort: 0 (fastest) to 9 (smallest). 0 packs bits; 1 codes by frequency, 3 by the scales of
             rows and columns, 4 by neighbours in a convolution's kernel too; 7 looks for low rank.
-        shrink: of the bound, 0 to 0.5: values are moved by so much of it towards 0, and then
-            rounded to multiples of 2 (1 - shrink) bounds. Those within the bound become 0, as
-            without it; larger ones are sent more finely, and too small rather than too large, so
-            that error feedback has less to take back.
         threads: at most so many at a time; 0 for one on each core this process may use, where an
             array has a million elements or more.
     """
@@ -56,12 +52,7 @@ class Uniform(Codec):
     dtypes = tuple(DTYPE_IDS)
 
     effort: int = setting(5, 0, 9)
-    shrink: float = setting(0.0, 0, 0.5)
     threads: int = setting(0, 0, MOST_THREADS)
-
-    @property
-    def told(self) -> str:
-        return str(replace(self, shrink=0.0))
 
     def encode_measured(self, x: AnyArray, bound: float, base: AnyArray | None = None) -> Encoded:
         return Encoded(*self.encode_update(x, base, bound)[:2])
@@ -123,7 +114,6 @@ class Uniform(Codec):
                 residual=None if residual is None else octets(residual.x),
                 weight=residual.weight if residual else 1.0,
                 left=None if left is None else left.reshape(-1).view(np.uint8),
-                shrink=self.shrink,
             )
         )
 

@@ -1,224 +1,216 @@
-"""`auto`: the points of accuracy that compression may cost, and nothing else to choose.
+"""`auto`: error bounds from one number, the points of accuracy that compression may cost.
 
-Updates go as differences with error feedback, within a multiple of the root mean square of what
-they are: each client's of its own step, the server's of its own, so that neither a server's
-optimiser nor the scale of a tensor misleads it. What feedback holds back is not lost, but the model
-lacks it: by a bound of K steps some K / sqrt(3) of each client's, of which hardly anything points
-along the mean step. It is noise, and not late (benchmarks/noise_or_lag.py), and costs most while a
-model takes off. So the bound starts at a part of what ten rounds can afford, and beyond them grows
-with the rounds that are over. That of updates doubles at most: the noise is as harmful in round 60
-as in round 15. So is what is rounded off of the model, whose bound grows by a third. Neither grows
-where a model goes on to gain much, or nobody knows; that of the model halves by round 20 then, at
-most. Clients begin ahead of the model, by part of what they hold back, so that a bound costs less.
-Beyond ten rounds `uniform` shrinks what it codes, too: that leaves less of it, but all of it late,
-which costs more than it saves while a model takes off. What a client holds back waits until it is
-asked again: where few of many are asked, only those rounds count that a client took part in, and
-the model's bound is a third of what it is where all are. As long as a model has learned nothing,
-what is held back holds up its start, and bounds stay fine; on the downlink, rounds count from
-there. On it lattices are staggered once steps are small, so that the bound is of what clients hold
-on average. Where clients report that they are further behind, or the metric falls, it tightens. So
-it does where the server steps otherwise than by the mean of its clients' steps: by momentum, or by
-Adam. docs/results/savings.md has the measurements.
+Updates are sent as differences with error feedback. In round r, their bound is K(r) root mean
+squares of the client's own step, and that of the model is as many of the server's own step:
+
+    K(r) = K min(1, 1/3 + 2/3 (r - 1) / 5) min(2, max(1, 0.2 / g(r)))
+
+with K = 0.5 + 1.8 t at a tolerance of t points, and g(r) the points that the held-out score has
+gained in each of the last rounds. Error feedback adds the rounding of a round to a later update: a
+model that gains much in a round loses much by what is late. So the bound starts low, and grows once
+a model gains little. The score is the accuracy, or minus the logarithm of the loss if an app
+measures no accuracy. Two guards watch it:
+
+1. Until the score has risen by 3 points since round 0, but for ten rounds at most, K(r) is at most
+   half of K(1): a model that has not begun to learn is held up by noise.
+2. If two measured rounds in a row are below the best by more than the tolerance and the score's
+   noise, or one diverges, bounds are halved. They return by a factor of 1.1 a measured round. The
+   best is the highest score that two rounds in a row have reached: the highest of many noisy scores
+   is always above the next ones. A loss alone does not tell overfitting from a fall.
+
+docs/results/savings.md has the measurements.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from fedsz.bounds import ErrorBound
-from fedsz.codecs.uniform import Uniform
-from fedsz.control.accuracy import Accuracy
-from fedsz.control.learned import PATIENCE, Learning
+from fedsz.control.policy import AUTO, NextRound, Policy, changed
 from fedsz.control.record import Decision, RoundRecord
-from fedsz.control.rule import AUTO, STEP, NextRound, Rule, because
-from fedsz.core.settings import DELTA_EF, STAGGERED, Settings
+from fedsz.core.settings import DELTA_EF
 
-# What a tolerance allows: from so many points on, bounds of so many root mean squares of a step,
-# that of a client or of the server.
-ALLOWED: Final = ((0.0, 0.9), (0.25, 1.35), (0.5, 1.8), (1.0, 2.7), (2.0, 4.5))
-# The step of a broadcast is rounded down to a power of two times its first (fedsz.core.grid):
-# by half at most, and by this on average.
-ROUNDING: Final = math.sqrt(2)
-START: Final = 1 / 3, 1 / 6  # of it in the first round: of updates, and of the model;
-RAMP: Final = 5  # all of it after so many more,
-SHORT: Final = 10  # and beyond so many rounds, in proportion to them,
-MOST: Final = 2.0, 4 / 3  # up to so many times of it: of updates, and of the model,
-# and no further where a model gains more than so many times the tolerance as the rounds double:
-PACE: Final = 4.0
-LEARNING: Final = 1.0, 0.5  # then to so much of it at least;
-FURTHER: Final = 8.0  # the model's as far as this where clients take part in few rounds,
-FEW: Final = 1 / 3  # but to so much of that: a round's clients, being few, make up for less.
-SHRINK: Final = 0.25  # of `uniform` after those, unless it has one
-LATE: Final = 1 / math.sqrt(3)  # steps that a client holds back within a bound of one
-SLACK: Final = 1.5  # times as late as that, and it tightens
-LEAST: Final = 0.25  # of the bound that it would be otherwise
-# Where in two of the first rounds, or in all so far, a server's model is so far from the mean of
-# replies, as a part of how far these have moved, it steps by momentum, say, or by Adam: what is
-# late goes on for long then, or rounding is scaled up with the steps. Bounds are narrower. Medians
-# and trimmed means are nearer, and lose nothing.
-EARLY: Final = 4
-ODD: Final = 2
-APART: Final = 0.45
-OTHERWISE: Final = 0.5, 1 / 6  # of them: of updates, and of the model
-# Tightens where the metric falls for two rounds in a row, for single rounds do so in uncompressed
-# runs, too. And comes back, also where the loss never gets better again since the model overfits.
-# That it stays where it is is no reason: what is held back holds nothing up.
-GUARD: Final = Accuracy(
-    up=1.5, down=2.0, low=0.5, high=1.0, patience=1_000_000, ease=1.1, confirm=2
-)
+# K of a tolerance of 0 points, in root mean squares of a step.
+LEAST_STEPS: Final = 0.5
+# What each point of tolerance adds to K, so that half a point has 1.4 steps.
+STEPS_PER_POINT: Final = 1.8
+# The tolerance, in points, beyond which K grows no more.
+MOST_POINTS: Final = 2.0
+# The share of K in round 1, when steps are largest and noise costs most.
+FIRST_SHARE: Final = 1 / 3
+# Rounds after the first until the share has risen to all of K: most of a model's gain is then over.
+RAMP: Final = 5
+# The gain of the score in a round below which K grows: rounding of a few rounds then costs little.
+SLOW: Final = 0.002
+# The most that K grows by, since the noise of the last rounds stays in the model of any run.
+MOST_GROWTH: Final = 2.0
+
+# Guard 1: the rise of the score since round 0 that shows that a model learns.
+LEARNED: Final = 0.03
+# The most rounds that the guard holds: a model that is tuned further may never gain as much.
+PATIENCE: Final = 10
+# The share of K(1) that is left to a model that has learned nothing yet.
+UNLEARNED_SHARE: Final = 0.5
+
+# Guard 2: measured rounds in a row that must be below the best; uncompressed runs have single ones.
+CONFIRM: Final = 2
+# Standard deviations of the score's noise that a fall must exceed, beside the tolerance.
+SURE: Final = 3.0
+# The last scores that the noise and the gain are estimated from.
+MEMORY: Final = 8
+# The share of their bounds that is left to rounds after a fall.
+TIGHTENED: Final = 0.5
+# The factor by which that share returns to 1 in each measured round that is no fall.
+RECOVERY: Final = 1.1
+
+METRICS: Final = "accuracy", "loss"  # fields of a record, the better one first
+_MEDIAN: Final = 0.6745  # of the magnitude of a normal variable, in standard deviations
 
 
-@dataclass
-class Auto(Rule):
-    """Decides everything by the tolerance.
+@dataclass(frozen=True)
+class Scores:
+    """The held-out scores of a run, the larger the better.
 
-    It sees who has replied how often, what the model has learned, and how late clients are.
+    Attributes:
+        metric: "accuracy" or "loss", the first that was measured; "" before that.
+        first: of round 0; None if that was not measured, or is not finite.
+        highest: of all; -inf before the first.
+        best: the highest that two in a row have reached; -inf before these.
+        measured: how many rounds after round 0 have a score.
+        recent: the last finite scores, at most `MEMORY`.
+        below: how many scores in a row, up to the last, are below ``limit``.
+        limit: the least score that was no fall when the last one came.
+        share: of the bounds that guard 2 leaves, at most 1.
     """
+
+    metric: str = ""
+    first: float | None = None
+    highest: float = -math.inf
+    best: float = -math.inf
+    measured: int = 0
+    recent: tuple[float, ...] = ()
+    below: int = 0
+    limit: float = -math.inf
+    share: float = 1.0
+
+    @property
+    def growth(self) -> float:
+        """What K is multiplied with, by how little the score has gained in each of its rounds."""
+        if len(self.recent) < MEMORY or self.share < 1 or not self.has_learned:
+            return 1.0
+        half = MEMORY // 2
+        gain = (statistics.fmean(self.recent[half:]) - statistics.fmean(self.recent[:half])) / half
+        return max(1.0, SLOW / max(gain, SLOW / MOST_GROWTH))
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether the score has risen by `LEARNED` since round 0, or may have for all we know."""
+        return not self.measured or self.first is None or self.highest - self.first >= LEARNED
+
+    def added(self, record: RoundRecord, tolerance: float) -> Scores:
+        """Return the scores with that of one more round, if it was measured.
+
+        Args:
+            record: of the round. A round without replies has the model of the one before.
+            tolerance: what a score may fall by, beside its noise.
+        """
+        metric = self.metric or next((m for m in METRICS if getattr(record, m) is not None), "")
+        score = _score(record, metric)
+        if score is None or (record.round and not record.replies):
+            return self
+        last = self.recent[-1] if self.recent else -math.inf
+        known = replace(
+            self,
+            metric=metric,
+            highest=max(self.highest, score),
+            best=max(self.best, min(score, last)),
+            recent=(*self.recent, score)[-MEMORY:] if math.isfinite(score) else self.recent,
+        )
+        if not record.round:
+            return replace(known, first=score if math.isfinite(score) else None)
+        # The limit stays over a fall: its first round is no noise that excuses the second.
+        noise = SURE * noise_of(self.recent)
+        limit = self.limit if self.below else self.best - tolerance - noise
+        below = self.below + 1 if score < limit else 0
+        below = max(below, CONFIRM) if score == -math.inf else below
+        share = TIGHTENED if below >= CONFIRM else min(1.0, RECOVERY * self.share)
+        return replace(known, measured=self.measured + 1, below=below, limit=limit, share=share)
+
+
+@dataclass(frozen=True)
+class Auto(Policy):
+    """Decides all settings but the codecs, by the tolerance."""
 
     name = AUTO
 
-    def __post_init__(self) -> None:
-        self._guard = replace(GUARD, tolerance=self.tolerance)
-        self._learning, self._server = Learning(), ServerStep()
-        self._rounds = self._replies = 0
-        self._replied: set[str] = set()
-        self._last: RoundRecord | None = None
+    def init(self) -> Scores:
+        """Return no scores."""
+        return Scores()
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """The server's step, in the first rounds."""
-        return frozenset() if self._server.is_known else frozenset({STEP})
+    def observe(self, state: Scores, record: RoundRecord, /) -> Scores:
+        """Return the scores with that of one more round."""
+        return state.added(record, self.tolerance / 100)
 
-    def observe(self, seen: RoundRecord, /) -> None:
-        """Take in a round."""
-        self._guard.observe(seen)
-        self._learning.observe(seen)
-        self._server.observe(seen)
-        self._rounds += 1
-        self._replies += len(seen.clients)
-        self._replied.update(client.client or client.node for client in seen.clients)
-        self._last = seen
-
-    def refine(self, decision: Decision, coming: NextRound, /) -> Decision:
-        """Return a decision that leaves nothing of ``decision`` but its codecs and factors.
-
-        Beyond ten rounds `uniform` shrinks, unless it says by how much itself.
-        """
-        tolerance, number = self.tolerance, coming.number
-        _, allowed = max(row for row in ALLOWED if row[0] <= tolerance)
-        turn = min(self._turns + 1, number)
-        often = turn / number
-        most, learning = self._most(number, often)
-        rarely = f" in turn {turn:.3g} of a client" if turn < number else ""
-        held, unlearned = self._learning.held
-        whens = turn, number - self._learning.waited
-        grown, grown_down = (
-            min(share_of_allowed(when, start), limit, held * start)
-            for when, start, limit in zip(whens, START, most, strict=True)
-        )
-        codec = shrinking(decision.config) if turn > SHORT else decision.config.codec
-        behind, late = eased_by_lag(self._last)
-        parts, other = self._server.allows
-        shares = grown, ROUNDING * grown_down * (FEW + (1 - FEW) * often)
-        # Rounded, for people and for machines whose last bits differ.
-        bounds = [
-            ErrorBound.step(float(f"{allowed * share * part * behind:.4g}"))
-            for share, part in zip(shares, parts, strict=True)
-        ]
-        why = f"{grown:.3g} of what {tolerance:g} points allow{learning}"
-        chosen = because(
+    def decide(self, state: Scores, decision: Decision, coming: NextRound, /) -> Decision:
+        """Return a decision that keeps nothing of ``decision`` but its codecs and factors."""
+        scores = Scores() if coming.private else state
+        allowed = LEAST_STEPS + STEPS_PER_POINT * min(self.tolerance, MOST_POINTS)
+        share, reason = share_of_steps(coming.number, scores)
+        # Four digits, for people and for machines that differ in the last bits.
+        bound = str(ErrorBound.step(float(f"{share * allowed:.4g}")))
+        return changed(
             decision,
-            f"auto: {why}{rarely}{unlearned}{late}{other}",
+            f"auto: {share:.3g} of the {allowed:.3g} steps of {self.tolerance:g} points{reason}",
             update=DELTA_EF,
-            ahead=True,
-            codec=codec,
-            error_bound=str(bounds[0]),
-            downlink=f"{STAGGERED}{bounds[1]}",
+            error_bound=bound,
+            downlink=bound,
             threshold=0,
             rule="shape",
         )
-        return self._guard.refine(chosen, coming)
-
-    def _most(self, number: int, often: float) -> tuple[tuple[float, float], str]:
-        """Return how far bounds may grow, of updates and of the model; and why no further.
-
-        Args:
-            number: of the round.
-            often: the share of rounds that a client takes part in.
-        """
-        pace, afforded = self._learning.pace, math.inf
-        if number > SHORT and (pace is None or pace > 0):
-            afforded = PACE * self.tolerance / 100 / pace if pace else 1.0
-        up, down = (
-            max(least, min(most, afforded)) for least, most in zip(LEARNING, MOST, strict=True)
-        )
-        if down < 1:  # by and by: each time that a step on the lattice halves costs a bit
-            down **= min(1.0, (number - SHORT) / SHORT)
-        learning = f", still gaining {100 * pace:.2g} points" if pace and up < MOST[0] else ""
-        return (up, min(down / often, FURTHER)), learning
-
-    @property
-    def _turns(self) -> float:
-        """How often those clients replied, on average, who did at all."""
-        return self._replies / len(self._replied) if self._replied else self._rounds
 
 
-def shrinking(config: Settings) -> str:
-    """Return a config's codec, with `SHRINK` if it is `uniform` and does not shrink."""
-    codec = config.lossy_codec
-    if isinstance(codec, Uniform) and not codec.shrink:
-        return str(replace(codec, shrink=SHRINK))
-    return config.codec
+def share_of_steps(number: int, scores: Scores) -> tuple[float, str]:
+    """Return K(r) / K of a round, and which guard makes it small, for people.
 
-
-def share_of_allowed(number: float, start: float) -> float:
-    """Return how much of what is allowed round ``number`` takes, from 1; the first takes start."""
-    ramp = start + (1 - start) * (number - 1) / RAMP
-    return max(min(ramp, 1.0), number / SHORT)
-
-
-def eased_by_lag(last: RoundRecord | None) -> tuple[float, str]:
-    """Return what bounds are multiplied with, at most 1, by how far clients are behind; and why.
-
-    Clients are further behind than their bound explains where steps shrink faster than residuals
-    leave, or a client was away for rounds.
+    Args:
+        number: r, from 1.
+        scores: of the rounds before.
     """
-    if last is None or last.lag is None or last.decision is None:
-        return 1.0, ""
-    bound = last.decision.config.bound
-    if bound.kind != "step":
-        return 1.0, ""
-    explained = SLACK * LATE * max(1.0, bound.value)
-    if not last.lag > explained:  # or no number: a record may come from anywhere
-        return 1.0, ""
-    return max(explained / last.lag, LEAST), f", clients are {last.lag:.3g} rounds behind"
+    share = min(1.0, FIRST_SHARE + (1 - FIRST_SHARE) * (number - 1) / RAMP)
+    share *= scores.growth
+    reason = ""
+    if number <= PATIENCE and not scores.has_learned:
+        share, reason = min(share, UNLEARNED_SHARE * FIRST_SHARE), ", nothing learned yet"
+    if scores.share < 1:
+        reason += f", x{scores.share:.3g} since the score fell"
+    return share * scores.share, reason
 
 
-class ServerStep:
-    """Whether a server steps by the mean of its clients' steps."""
+def noise_of(scores: Sequence[float]) -> float:
+    """Return the standard deviation of the noise in scores; 0 if they are fewer than three.
 
-    def __init__(self) -> None:
-        self._rounds = self._seen = self._odd = 0
+    It is estimated from second differences, which are blind to a steady rise. For independent noise
+    of variance v they have the variance 6 v. Their median magnitude ignores single jumps.
+    """
+    triples = zip(scores, scores[1:], scores[2:], strict=False)
+    second = [abs(a - 2 * b + c) for a, b, c in triples]
+    return statistics.median(second) / (_MEDIAN * math.sqrt(6)) if second else 0.0
 
-    @property
-    def is_known(self) -> bool:
-        """Whether no further round is to tell more."""
-        return self._seen == EARLY or self._rounds == PATIENCE
 
-    @property
-    def allows(self) -> tuple[tuple[float, float], str]:
-        """What bounds are multiplied with, of updates and of the model; and why."""
-        if not (self._odd >= ODD or 0 < self._odd == self._seen):
-            return (1.0, 1.0), ""
-        return OTHERWISE, ", the server's step is no mean of updates"
+def _score(record: RoundRecord, metric: str) -> float | None:
+    """Return a round's score, -inf if it is not finite; None if it was not measured.
 
-    def observe(self, seen: RoundRecord) -> None:
-        """Take in a round."""
-        if self.is_known:
-            return
-        self._rounds += seen.round > 0
-        if seen.apart is not None:
-            self._seen += 1
-            self._odd += not seen.apart <= APART
+    A loss below 0 has no logarithm, and counts as not measured.
+    """
+    value = getattr(record, metric) if metric else None
+    if record.diverged:
+        return -math.inf
+    if value is None or (metric == "loss" and value < 0):
+        return None
+    score = float(value) if metric == "accuracy" else -math.log(max(value, sys.float_info.min))
+    return score if math.isfinite(score) else -math.inf

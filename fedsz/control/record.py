@@ -14,10 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from fedsz.core.settings import DEFAULT, Settings
+from fedsz.core.settings import Settings
 
-# Of the JSON line and of the sweep's table. 1 had no number, and decisions without all of a config.
-VERSION: Final = 2
+VERSION: Final = 1  # of the JSON line and of the sweep's table
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,25 +39,24 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         node: its node id, as text.
-        client: its name; "" in records of older releases.
+        client: its name.
         bandwidth: of its way to the server, in bits a second; 0 where it is not known.
         raw_bytes: of its update, before compression.
         sent_bytes: of what it sent.
         encode_seconds: it took to compress, as it reports.
         decode_seconds: the server took to decompress.
-        kept: the share of its update's energy that arrived, 1 - |v - v'|^2 / |v|^2 with v what it
-            meant to send and v' what that decodes to, as it reports; None where it does not.
-        lag: how many rounds it is behind what it has trained, the norm of its residual over that of
-            its step, likewise; None without error feedback.
-        moved: whether training changed any tensor that may be lossy, likewise.
-        weight: of its update in the average, after the limit of one client's share; 0 where it has
-            none, and in records of older releases.
+        energy_fraction: of its update, 1 - |v - v'|^2 / |v|^2 with v the update and v' what it
+            decodes to, as the client reports; None if it does not.
+        residual_ratio: the norm of its residual over the norm of its step, as the client reports;
+            None without error feedback.
+        moved: whether training changed any tensor that may be lossy, as the client reports.
+        weight: of its update in the average, after the limit of one client's share; 0 if the
+            update has no weight.
         digest: SHA-256 of what it sent, in hexadecimal. The clients of a round stand in the order
             in which their updates were added up.
         scale: what its step counted times; below 1 if its norm was above the limit, or it is stale.
         staleness: how many models are newer than the one that it started from; 0 in rounds that
             wait for their replies.
-        raised: the tensors of which a part counted as 0, since it was below and of others is not.
     """
 
     node: str
@@ -67,14 +65,13 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     sent_bytes: int
     encode_seconds: float
     decode_seconds: float
-    kept: float | None = None
-    lag: float | None = None
+    energy_fraction: float | None = None
+    residual_ratio: float | None = None
     moved: bool = True
     weight: float = 0.0
     digest: str = ""
     scale: float = 1.0
     staleness: int = 0
-    raised: list[str] = []
     client: str = ""
 
 
@@ -84,7 +81,7 @@ class Failure(msgspec.Struct, frozen=True):
     Attributes:
         client: its name.
         reason: why, for people.
-        kind: why, a `fedsz.flower.refusal.Refusal`; "" in records of older releases.
+        kind: why, a `fedsz.flower.refusal.Refusal`; "" if unknown.
     """
 
     client: str
@@ -116,8 +113,9 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         max_error: the largest error as a share of its bound, as the clients report it.
         tensors, lossy: how many an update has, and how many of them were lossy; likewise, the
             medians of the clients'.
-        kept, lag: likewise; of two in the middle, the better, since one of two may lie.
-        raw_aside, sent_aside: bytes of arrays in replies that were not for training, such as those
+        energy_fraction, residual_ratio: medians of the clients'; of two in the middle, the better,
+            since one of two may lie.
+        raw_other, sent_other: bytes of arrays in replies that were not for training, such as those
             to evaluate messages; not among the above.
         clients: what each update took.
 
@@ -140,11 +138,11 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     max_error: float = 0.0
     tensors: int = 0
     lossy: int = 0
-    kept: float | None = None
-    lag: float | None = None
-    raw_aside: int = 0
-    sent_aside: int = 0
-    clients: list[ClientRecord] = msgspec.field(default_factory=list, name="links")
+    energy_fraction: float | None = None
+    residual_ratio: float | None = None
+    raw_other: int = 0
+    sent_other: int = 0
+    clients: list[ClientRecord] = []
 
     @property
     def ratio(self) -> float | None:
@@ -176,9 +174,6 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
             update; empty unless the policy asks for it.
         sensitivity: by lossy tensor, the rise of the held-out loss, in nats, over the mean squared
             error of its elements, as `fedsz.training.sensitivity` measures it; likewise.
-        apart: how far the model that goes out next is from the mean of the replies, over how far
-            that is from the one before: 0 of a server that averages. None where that is not known,
-            or the policy does not ask for it.
         epsilon: what the run has spent of differential privacy; None where it has none.
         delta: that this is at; likewise.
         clipping_norm: that each update was clipped to; likewise.
@@ -197,7 +192,6 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
     decision: Decision | None = None
     spread: dict[str, tuple[int, float]] = {}
     sensitivity: dict[str, float] = {}
-    apart: float | None = None
     epsilon: float | None = None
     delta: float | None = None
     clipping_norm: float | None = None
@@ -236,21 +230,3 @@ class Totals(msgspec.Struct, kw_only=True):
 def as_builtins(record: RoundRecord) -> dict[str, Any]:
     """Return a record as JSON has it, with its ratio for those who read the file by hand."""
     return {**msgspec.to_builtins(record), "ratio": record.ratio}
-
-
-def upgraded(line: dict[str, Any], base: Settings = DEFAULT) -> dict[str, Any]:
-    """Return a record's JSON, of any version, as this version has it.
-
-    Args:
-        line: as `as_builtins` returned it, in this release or an older one.
-        base: of its run, for what older decisions do not say.
-    """
-    old = line.get("decision")
-    if "version" in line:
-        return line
-    if not old:
-        return {**line, "version": 1}
-    told = {key: old[key] for key in old.keys() - {"codecs", "why"} if old[key] is not None}
-    config = {**msgspec.to_builtins(base), **told}
-    decision = {"config": config, "codecs": old.get("codecs", {}), "why": old.get("why", "")}
-    return {**line, "version": 1, "decision": decision}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median_high, median_low
 
 from fedsz.control.record import ClientRecord, Failure, Traffic
-from fedsz.core.reply_report import ReplyReport
+from fedsz.core.protocol import ReplyNote
 
 
 class Tally:
@@ -27,19 +27,19 @@ class Tally:
         self._sums: Counter[str] = Counter()  # by the fields of `Traffic`
         self._max_error = 0.0
         self._failures: deque[Failure] = deque(maxlen=self._most)
-        self._clients: deque[tuple[ClientRecord, ReplyReport]] = deque(maxlen=self._most)
+        self._clients: deque[tuple[ClientRecord, ReplyNote]] = deque(maxlen=self._most)
 
     def sent(self, raw_bytes: int, sent_bytes: int) -> None:
         """Count a message's arrays, before and after compression."""
         self._count(raw_down=raw_bytes, sent_down=sent_bytes)
 
-    def received_aside(self, raw_bytes: int, sent_bytes: int) -> None:
+    def received_other(self, raw_bytes: int, sent_bytes: int) -> None:
         """Count the arrays of a reply that was not for training."""
-        self._count(raw_aside=raw_bytes, sent_aside=sent_bytes)
+        self._count(raw_other=raw_bytes, sent_other=sent_bytes)
 
-    def received(self, client: ClientRecord, report: ReplyReport) -> None:
+    def received(self, client: ClientRecord, note: ReplyNote) -> None:
         """Count an update, and what its sender says of it."""
-        self._clients.append((client, report))
+        self._clients.append((client, note))
         self._count(
             replies=1,
             raw_up=client.raw_bytes,
@@ -47,7 +47,7 @@ class Tally:
             encode_seconds=client.encode_seconds,
             decode_seconds=client.decode_seconds,
         )
-        self._max_error = max(self._max_error, report.max_error)
+        self._max_error = max(self._max_error, note.max_error)
 
     def failed(self, failure: Failure) -> None:
         """Count a message without a usable reply."""
@@ -55,17 +55,17 @@ class Tally:
 
     def take(self, wire_up: int = 0, wire_down: int = 0) -> Traffic:
         """Return what has been counted since the last call, or since the start."""
-        reports = [report for _, report in self._clients]
+        notes = [note for _, note in self._clients]
         traffic = Traffic(
             **self._sums,
             failures=list(self._failures),
             wire_up=wire_up,
             wire_down=wire_down,
             max_error=self._max_error,
-            tensors=int(_median([report.tensors for report in reports], median_low) or 0),
-            lossy=int(_median([report.lossy for report in reports], median_low) or 0),
-            kept=_median([report.kept for report in reports], median_high),
-            lag=_median([report.lag for report in reports], median_low),
+            tensors=int(_median([note.tensors for note in notes], median_low) or 0),
+            lossy=int(_median([note.lossy for note in notes], median_low) or 0),
+            energy_fraction=_median([note.energy_fraction for note in notes], median_high),
+            residual_ratio=_median([note.residual_ratio for note in notes], median_low),
             clients=[client for client, _ in self._clients],
         )
         self._begin()

@@ -1,400 +1,312 @@
-"""The model on its way to the clients: packed once a round, and only what they lack of it.
+"""The model on its way to the clients: encoded once a round, and only the part that they lack.
 
-As in a film, there are key frames, which hold the model, and differences from the model before.
-Models are points of a lattice (`fedsz.core.grid`), so that a client which has missed rounds is
-sent one array of tokens for them all, and one without any model the whole of it, as small as its
-points cost. What is on no lattice goes as the chain of differences, or without loss. So all clients
-of a round hold the same model, to the bit, by whatever way takes the fewest bytes.
-
-A chain of methods may code the differences in place of a bound. That is EF21 with one sender, whose
-shift is the model that clients hold (EF21-P, Gruntkowska et al. 2023): what one round leaves out is
-in the next difference.
+As in a film, there are key frames, which hold the reference model, and deltas from the reference
+model before. Reference models are points of a grid (`fedsz.core.grid`), the nearest to the server's
+own model within the bound of the round. So the rounding of one broadcast is not in the next, the
+server needs no memory of it, and a client that has missed rounds is sent one array of integers for
+all of them. All clients of a round hold the same reference model, to the bit.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
-from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
-from types import MappingProxyType
-from typing import Any, Final, cast
+import math
+from collections.abc import Mapping
+from typing import Final
 
+import msgspec
 import numpy as np
 
-from fedsz.arrays import Layout, NDArray
+from fedsz.arrays import Layout, NDArray, octets
 from fedsz.bounds import ErrorBound
-from fedsz.codecs.uniform import Uniform
-from fedsz.core.broadcast_histories import Histories
-from fedsz.core.broadcast_state import BroadcastState, Step
-from fedsz.core.chained import ChainEncoder
-from fedsz.core.decode import decompress
+from fedsz.core.decode import arrays_of, differences
 from fedsz.core.encode import compress_measured
-from fedsz.core.feedback import ErrorFeedback
-from fedsz.core.grid import Grid, bounds_of, bounds_of_chance, common_grid, place, place_first
-from fedsz.core.reference import Reference
-from fedsz.core.settings import DELTA, EXACT, Settings
-from fedsz.core.staggered import LATTICES, Staggered
-from fedsz.methods import History, Transform
-from fedsz.shelf import Parked
+from fedsz.core.grid import Placed, common_spacings, place, place_initial
+from fedsz.core.partition import is_lossy
+from fedsz.core.reference import Reference, like_in
+from fedsz.core.settings import DELTA, Settings
+from fedsz.core.step import bounds_of_step, energies
+from fedsz.stream import Reader
 
-# A model that nobody holds yet is sent as finely as 8 bits a weight would: who starts from trained
-# weights would lose them at the bounds that differences do with.
-FIRST_BOUND: Final = str(ErrorBound.rel(2e-3))
+# A model that clients do not have yet goes as finely as 8 bits a weight: clients that start from
+# trained weights would lose them at the bounds that deltas do with.
+KEY_FRAME: Final = ErrorBound.rel(2e-3)
 
-# Times the model's size, that streams of earlier rounds may take: who holds an older model is sent
-# the whole one.
-HISTORY: Final = 2.0
+# Deltas that are kept: a client that has missed more rounds is sent a key frame.
+MOST_DELTAS: Final = 64
+MOST_BYTES: Final = 0.5  # of the model's size, that their streams take together
 
-NO_STEP: Final = -1.0  # in a state, of a tensor that is on no lattice
 
-Streams = Sequence[bytes | Parked]
+class Delta(msgspec.Struct, frozen=True):
+    """The way from one reference model to the next.
+
+    Attributes:
+        base: digest of the model that it starts from.
+        stream: that leads to the next model.
+        spacings: of the tensors that are on the grid.
+    """
+
+    base: bytes
+    stream: bytes
+    spacings: dict[str, float]
+
+
+class BroadcastState(msgspec.Struct, frozen=True):
+    """What the next broadcast depends on beside the arrays of two models.
+
+    Attributes:
+        digest: of the reference model.
+        published: of the server's own model that it stands for.
+        initial: of a first model that clients may have from the start, or b"".
+        units: by tensor on the grid, the spacing that all its points are multiples of.
+        deltas: that led to the reference model, the newest last.
+        key_frame: the stream that the reference model began with, if no delta led to it; else b"".
+    """
+
+    digest: bytes
+    published: bytes
+    initial: bytes
+    units: dict[str, float]
+    deltas: list[Delta]
+    key_frame: bytes
 
 
 class Broadcast:
     """One model as the clients of a run hold it.
 
     Args:
-        config: how it is packed, within the error of its downlink.
-        feedback: whether what one broadcast leaves out goes into the next.
-        shared_initial: whether clients may hold the first model from the start.
-        trends: whether histories are kept, with a trend, whatever updates are coded by.
-        untrained: whether the weights of the first model are chance. They go coarsely then, and
-            what that leaves out is forgotten: clients train from what they receive.
+        shared_initial: whether clients may have the first model from the start.
 
     Attributes:
-        model: what clients hold that have received the last broadcast; None where that was exact
-            and nobody asked for a reference.
-        raw_bytes: its size.
-        initial: the digest of a first model that clients may hold from the start, or b"".
-        steps: a key frame and all differences since.
-        feedback: as given. A model to which only differences are added, and which so has what its
-            broadcasts have left out, needs none.
-        staggered: where its models lie, if other clients' are on other lattices.
-        given: the digest of what was last put; b"" where that failed.
-        residual: what that is above the model that clients hold, where it is fed back.
+        reference: the model that clients hold once they have received the last broadcast.
+        exact: whether that is the server's own model, and clients need not keep it.
+        initial: the digest of a first model that clients may have from the start, or b"".
     """
 
-    def __init__(
-        self,
-        config: Settings,
-        *,
-        feedback: bool = True,
-        shared_initial: bool = False,
-        trends: bool = False,
-        untrained: bool = False,
-    ) -> None:
-        self.histories = Histories(trends=trends)
-        self.staggered: Staggered | None = None
-        self.model: Reference | None = None
-        self.raw_bytes, self.initial, self.given = 0, b"", b""
-        self.feedback = self._feeds_back = feedback
-        self._shared_initial, self._untrained = shared_initial, untrained
-        self.residual: dict[str, NDArray] = {}
-        self.steps: list[Step] = []
-        # By a step: what the model is above it, in one stream; by None: the model without loss.
-        self._coded: dict[int | None, bytes] = {}
-        self._older: tuple[int, Reference] | None = None  # the model of a step, last looked at
-        self.steer(config)
+    def __init__(self, *, shared_initial: bool = False) -> None:
+        self._shared_initial = shared_initial
+        self.reference: Reference | None = None
+        self.exact = False
+        self.initial = b""
+        self._model: Mapping[str, NDArray] = {}  # the server's own, that was published last
+        self._published = b""  # its digest
+        self._settings = Settings()
+        self._units: dict[str, float] = {}
+        self._deltas: list[Delta] = []
+        self._streams: dict[bytes, bytes] = {}  # of this reference model: by base, b"" for none
 
-    def steer(self, config: Settings) -> None:
-        """Pack what is put from now on in another way."""
-        # Whatever clients send, a broadcast is of differences, and its bound may be of a step. What
-        # has no bound of such a kind stays lossless, and so all does that is on no lattice.
-        self._exactly = config.replace(error_bound="step:1", update=DELTA, factors={})
-        self._within, self._chain = None, config.downlink_chain
-        self.histories.keep(used=config.uses_history)
-        if config.downlink == EXACT:
-            self._exactly = self._exactly.replace(codec=config.lossless)
-        elif self._chain is not None:
-            self._within = self._exactly
-        else:
-            self._within = self._exactly.replace(error_bound=str(config.downlink_bound))
+    def publish(self, model: Mapping[str, NDArray], settings: Settings) -> Reference:
+        """Return the reference model nearest to the server's model, within the downlink's bound.
 
-    def apart(self, lattice: int) -> Broadcast:
-        """Return this broadcast as it goes on on one of the staggered lattices.
-
-        What it has left out so far it leaves to whoever puts the next model.
-        """
-        assert self.model is not None
-        other = copy(self)
-        other.steps, other._coded, other.residual, other.given = [*self.steps], {}, {}, b""
-        other.feedback, other.staggered = False, Staggered(lattice, self.model)
-        other.histories = self.histories.of_parts(LATTICES)
-        return other
-
-    def united(self) -> Broadcast:
-        """Return this broadcast as it goes on with one model for all clients."""
-        other = copy(self)
-        other.steps, other._coded, other.given = [*self.steps], {}, b""
-        other.feedback, other.staggered = self._feeds_back, None
-        other.histories = self.histories.of_parts(1)
-        return other
-
-    def put(
-        self,
-        model: Reference | Mapping[str, NDArray],
-        *,
-        reference: bool,
-        since: Reference | None = None,
-        bounds: Mapping[str, float] | None = None,
-        wide: Mapping[str, float] = MappingProxyType({}),
-    ) -> None:
-        """Take the model that clients are to hold, or as much of it as the bound lets through.
+        The same model again is sent as it was: it is evaluated, and then trained from.
 
         Args:
-            model: the model.
-            reference: whether the attribute `model` is needed although the broadcast is exact.
-            since: what its step was put onto, if not what clients hold; of the same layout.
-            bounds: absolute, by tensor, in place of those that the config means.
-            wide: those of tensors on a staggered lattice.
+            model: the server's own; kept, not copied.
+            settings: whose downlink is exact or has a bound. A bound of kind ``step`` is of the
+                step from the model that was published before, one of ``std`` likewise.
         """
-        given = model if isinstance(model, Reference) else Reference(model)
-        if self._within is None:
-            self.steps, self.residual, self.given = [], {}, b""
-            self.model = given if reference else None
-            whole, report = compress_measured(given.arrays, self._exactly)
-            self._coded, self.raw_bytes = {None: whole}, report.raw_bytes
-            return
-        if given.digest == self.given:
-            return  # sent to be tested and again to be trained, or a round had no replies
-        self.given, self._coded, self._older = b"", {}, None
-        self.histories.forget_restarts()
-        self.raw_bytes = sum(x.nbytes for x in given.arrays.values())
-        fits = self.model is not None and self.model.fits(Layout.of(given.arrays))
-        before = self.model if fits and self.steps else None
-        if self._shared_initial and self.model is None:
-            self._begin_shared(given)
-        elif self._chain is not None:
-            self._add_difference(given, self._chain, before)
+        own, exact = Reference(model), settings.downlink_bound is None
+        if self.reference is not None and own.digest == self._published and exact == self.exact:
+            return self.reference
+        # Whatever clients send: of tensors without a bound nothing is lost.
+        lossless = settings.replace(
+            error_bound="step:1", update=DELTA, codec=settings.lossless if exact else "uniform"
+        )
+        self._settings, self._streams = lossless.replace(factors={}), {}
+        before = self.reference if not (exact or self.exact) else None
+        if before is not None and not before.fits(Layout.of(own.arrays)):
+            before = None
+        if exact:
+            self._units, self._deltas, self.reference = {}, [], own
+        elif self._shared_initial and self.reference is None:
+            self.reference = self._begin_shared(own)
         else:
-            meant = ErrorFeedback(given.arrays, self.residual if self.feedback else {})
-            if before and bounds is None:
-                if not since and (since := meant.last_meant(before, self._within)):
-                    meant = ErrorFeedback(given.arrays, {})
-                bounds = meant.bounds(self._within, since) if since else {}
-                bounds = bounds or meant.bounds(self._within, before)
-            self._add_step(meant, self._within, before, bounds or {}, wide)
-        self.given = given.digest  # only now: what has failed is put again
+            self.reference = self._next(own, settings, before)
+        self.exact, self._model, self._published = exact, own.arrays, own.digest
+        return self.reference
 
-    def _begin_shared(self, given: Reference) -> None:
-        """Begin with a model that clients may hold, of which they know all but the order."""
-        placed = place_first(given.arrays, self._exactly)
-        self.model = Reference({**given.arrays, **placed.points})
-        first = Reference(dict(sorted(self.model.arrays.items())))
-        whole, _ = compress_measured(first.arrays, self._exactly, steps=placed.grid)
-        ordered, _ = compress_measured(self.model.arrays, self._exactly, first, steps=placed.grid)
-        nothing_moved = dict.fromkeys(placed.grid, 0.0)
-        self.initial = first.digest
-        self.steps = [
-            Step(whole, first.digest, placed.grid),
-            Step(ordered, self.model.digest, nothing_moved),
-        ]
+    def _begin_shared(self, own: Reference) -> Reference:
+        """Begin with a model that clients may have, of which they know all but the order."""
+        placed = place_initial(own.arrays, self._settings)
+        reference = Reference({**own.arrays, **placed.points})
+        self.initial = initial_reference(own.arrays, self._settings).digest
+        self._units = dict(placed.spacings)
+        stream, _ = compress_measured(
+            reference.arrays,
+            self._settings,
+            Reference(reference.arrays, self.initial),
+            spacings=self._units,
+        )
+        self._deltas = [Delta(self.initial, stream, self._units)]
+        return reference
 
-    def _add_step(
+    def _next(self, own: Reference, settings: Settings, before: Reference | None) -> Reference:
+        """Move the reference model towards the server's, or begin with a key frame."""
+        bounds = self._bounds(own, settings, before)
+        units = self._units if before is not None else None
+        placed = place(own.arrays, bounds, before, units and self._last_spacings())
+        placed = self._with_still(placed, own, bounds, before)
+        model = {**own.arrays, **placed.points}
+        rest = {name: bound for name, bound in bounds.items() if name not in placed.points}
+        stream, report = compress_measured(
+            model, self._settings, before, bounds=rest, spacings=placed.spacings
+        )
+        if report.lossy:  # tensors off the grid, such as those in half precision
+            model = arrays_of(Reader(stream), before)
+        reference = Reference(model)
+        if before is None:
+            self._units, self._deltas = dict(placed.spacings), []
+            self._streams[b""] = stream
+        else:
+            self._units = common_spacings([self._units, placed.spacings])
+            self._deltas.append(Delta(before.digest, stream, dict(placed.spacings)))
+            self._forget(reference.nbytes)
+        return reference
+
+    def _bounds(
+        self, own: Reference, settings: Settings, before: Reference | None
+    ) -> dict[str, float]:
+        """Return the absolute bounds of the tensors that may be lossy, above 0."""
+        bound = settings.downlink_bound
+        assert bound is not None
+        last = Reference(self._model) if before is not None else None
+        if before is not None and bound.kind == "step":
+            assert last is not None
+            moved = energies(own.arrays, last, self._settings)
+            return bounds_of_step(moved, self._settings, bound.value)
+        found = {}
+        for name, x in own.arrays.items():
+            if not is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
+                continue
+            base = like_in(last.arrays, name, x) if last is not None else None
+            if base is None:
+                own_bound = bound.absolute(x) if bound.kind in ("abs", "rel") else math.inf
+                found[name] = min(KEY_FRAME.absolute(x), own_bound)
+            elif bound.kind == "std":
+                with np.errstate(over="ignore", invalid="ignore"):
+                    found[name] = bound.absolute(x - base)
+            else:
+                found[name] = bound.absolute(x)
+        return {name: value for name, value in found.items() if value}
+
+    def _last_spacings(self) -> dict[str, float]:
+        """Return the spacings of the points that clients hold; a key frame's are its units."""
+        return dict(self._deltas[-1].spacings) if self._deltas else self._units
+
+    def _with_still(
         self,
-        meant: ErrorFeedback,
-        config: Settings,
+        placed: Placed,
+        own: Reference,
+        bounds: Mapping[str, float],
         before: Reference | None,
-        named: Mapping[str, float],
-        wide: Mapping[str, float],
-    ) -> None:
-        chance: Mapping[str, float] = {}
-        if before is None:
-            config = config.replace(error_bound=FIRST_BOUND)
-            if self._untrained and self.model is None:
-                named = chance = bounds_of_chance(meant)
-        on_lattice = isinstance(config.lossy_codec, Uniform)
-        bounds = bounds_of(meant, named, config, before) if on_lattice else {}
-        leaves, earlier = self.feedback, [step.grid for step in self.steps]
-        if self.staggered is not None and before is not None:
-            own = {n: wide.get(n, b) for n, b in bounds.items() if n in earlier[-1]}
-            apart, self.staggered = self.staggered.place(meant, own, before)
-            rest = {n: b for n, b in bounds.items() if n not in apart.points}
-            placed = place(meant, rest, before, earlier, leaves=leaves).beside(apart)
-        else:
-            placed = place(meant, bounds, before, earlier, leaves=leaves)
-        if placed.is_outgrown:  # a key frame, as fine as the difference would have been
-            before, named = None, {name: bound for name, bound in bounds.items() if bound}
-            placed = place(meant, bounds, leaves=leaves)
-        if before is None:
-            self.steps = []
-        # A view of both, in the order of the model.
-        points: Mapping[str, NDArray] = ChainMap(dict(placed.points), cast(Any, meant))
-        stream, report = compress_measured(points, config, before, bounds=named, steps=placed.grid)
-        if report.lossy:
-            decoded = decompress(stream, reference=before, as_numpy=True)
-        else:  # points, and what is lossless, decode to themselves
-            decoded = dict(points)
-        others = {name: y for name, y in decoded.items() if name not in placed.points}
-        left = {**placed.left, **meant.left_out(others)} if leaves else {}
-        self.residual = {name: left[name] for name in decoded if name in left.keys() - chance}
-        if self.staggered is not None and before is None:
-            self.staggered = Staggered(self.staggered.lattice, Reference(decoded))
-        self._take(stream, Reference(decoded), placed.grid, before)
+    ) -> Placed:
+        """Return the points with those of tensors that have not moved, and so have no bound.
 
-    def _add_difference(self, given: Reference, chain: Transform, before: Reference | None) -> None:
-        """Code what a model differs by from the one that clients hold; the first goes exactly."""
-        self.residual = {}
-        if before is None:
-            self.steps = []
-            stream, _ = compress_measured(given.arrays, self._exactly)
-            self._take(stream, given, {}, None)
-            return
-        # Drawn by the model itself, and so drawn again if the round is.
-        seed = int.from_bytes(given.digest[:8], "little")
-        encoder = ChainEncoder(chain, seed=seed, round=len(self.steps))
-        stream, _ = compress_measured(given.arrays, self._exactly, before, encoder=encoder)
-        decoded = Reference(decompress(stream, reference=before, as_numpy=True))
-        self._take(stream, decoded, {}, before)
-
-    def _take(self, stream: bytes, model: Reference, grid: Grid, before: Reference | None) -> None:
-        """Note a step that leads from a model, or from none, to ``model``."""
-        self.model = model
-        self.histories.step(before, model)
-        self.steps.append(Step(stream, model.digest, grid).parked())
-        if sum(len(step.stream) for step in self.steps) > HISTORY * self.raw_bytes:
-            self._forget(len(self.steps) // 2)
-
-    def _forget(self, count: int) -> None:
-        """Make a key frame of the step after the first ``count``, which are forgotten."""
-        grid = common_grid(step.grid for step in self.steps[: count + 1])
-        stream, _ = compress_measured(self._at(count).arrays, self._exactly, steps=grid)
-        self.steps[: count + 1] = [Step(stream, self.steps[count].digest, grid)]
-        self._older = None
-
-    def state(self, other: Broadcast | None = None) -> BroadcastState | None:
-        """Return what the next broadcast depends on; None if on nothing.
-
-        The anchor that it shares with ``other`` is left out.
+        A tensor without one that has moved, such as one that is constant or NaN now, goes exactly.
         """
-        if self.exact or self.model is None:
-            return None
-        names, digests = list(self.model.arrays), [step.digest for step in self.steps]
-        histories, shown = self.histories.state()
-        told: dict[str, Any] = {"given": self.given, "initial": self.initial, "digests": digests}
-        told |= {"histories": [h.digest for h in histories], **shown}
-        anchor: Mapping[str, NDArray] = {}
-        if (here := self.staggered) is not None:
-            told |= {
-                "lattice": here.lattice,
-                "spaced": list(here.steps),
-                "anchor": here.anchor.digest,
-            }
-            told |= {"spacing": list(here.steps.values())}
-            there = other.staggered if other is not None and other is not self else None
-            if there is None or there.anchor.digest != here.anchor.digest:
-                anchor = here.anchor.arrays
-        grids = [[step.grid.get(name, NO_STEP) for name in names] for step in self.steps]
-        return BroadcastState(
-            told,
-            [bytes(step.stream[:]) for step in self.steps],
-            np.array(grids, np.float64),
-            self.model.arrays,
-            self.residual,
-            [history.arrays() for history in histories],
-            anchor,
+        if before is None:
+            return placed
+        spacings = self._last_spacings()
+        still = {
+            name: before.arrays[name]
+            for name in spacings
+            if name not in bounds
+            and np.array_equal(octets(own.arrays[name]), octets(self._model[name]))
+        }
+        return Placed(
+            {**placed.points, **still}, {**placed.spacings, **{n: spacings[n] for n in still}}
         )
 
-    def restore(self, state: BroadcastState, other: Broadcast | None = None) -> None:
-        """Go on from what `state` returned for the same ``other``, also in another process."""
-        self.model, told = Reference(state.model), state.told
-        self.raw_bytes = sum(x.nbytes for x in self.model.arrays.values())
-        self.residual = dict(state.residual)
-        self.given, self.initial = told["given"], told["initial"]
-        if "lattice" in told:
-            there = other.staggered if other is not None else None
-            anchor = Reference(state.anchor) if state.anchor or there is None else there.anchor
-            spaced = dict(zip(told["spaced"], told["spacing"], strict=True))
-            self.staggered, self.feedback = Staggered(told["lattice"], anchor, spaced), False
-            self.histories.parts = LATTICES
-        digests = told.get("histories", ())  # older checkpoints have none
-        shown = zip(state.histories, digests, strict=True)
-        found = [History.read(arrays, digest) for arrays, digest in shown]
-        self.histories.restore(found, told.get("told"), told.get("restarts", []))
-        names, rows = list(self.model.arrays), state.grids.tolist()
-        placed = (zip(names, row, strict=True) for row in rows)
-        grids = ({name: step for name, step in row if step != NO_STEP} for row in placed)
-        steps = zip(state.streams, told["digests"], grids, strict=True)
-        self.steps = [Step(*step) for step in steps]
+    def _forget(self, nbytes: int) -> None:
+        """Keep as many deltas as are worth their memory."""
+        while len(self._deltas) > 1 and (
+            len(self._deltas) > MOST_DELTAS
+            or sum(len(delta.stream) for delta in self._deltas) > MOST_BYTES * nbytes
+        ):
+            del self._deltas[0]
 
-    @property
-    def exact(self) -> bool:
-        """Whether clients are sent the model without error, and need not keep it."""
-        return self._within is None
+    def key_frame(self) -> bytes:
+        """Return the stream of the reference model for a client that holds none."""
+        assert self.reference is not None
+        if b"" not in self._streams:
+            self._streams[b""], _ = compress_measured(
+                self.reference.arrays, self._settings, spacings=self._units
+            )
+        return self._streams[b""]
 
-    def pack_away(self) -> None:
-        """Free what can be had again: the model without loss, an older one, what waits on disk."""
-        self._coded.pop(None, None)
-        self._older = None
-        self.steps = [step.parked() for step in self.steps]
+    def since(self, base: bytes) -> bytes | None:
+        """Return the stream from an earlier reference model to this one; b"" from this one itself.
 
-    def history(self, held: bytes, seen: bytes) -> History | None:
-        """Return what broadcasts have shown to a client once it has received the last one.
-
-        Args:
-            held: the digest of the model that it held before, or b"".
-            seen: that of the history that it had then, or b"".
+        None if the model of digest ``base`` is not known any more.
         """
-        if self.exact or self.model is None:
+        assert self.reference is not None
+        if base == self.reference.digest:
+            return b""
+        if base not in self._streams:
+            self._encode_since(base)
+        return self._streams.get(base)
+
+    def _encode_since(self, base: bytes) -> None:
+        """Encode the way from a model, and from each newer one that it passes, newest first."""
+        assert self.reference is not None
+        lag = next((i for i, d in enumerate(reversed(self._deltas)) if d.base == base), None)
+        if lag is None:
+            return
+        model = {name: self.reference.arrays[name] for name in self._units}
+        deltas = self._deltas[len(self._deltas) - lag - 1 :]
+        for delta in reversed(deltas):
+            moved = dict(differences(Reader(delta.stream), delta.spacings))
+            # Of a tensor that went without loss, where its points hardly save anything, the model
+            # before is not known.
+            model = {
+                name: x - moved[name]
+                for name, x in model.items()
+                if name in delta.spacings and name in moved
+            }
+        if lag == 0:
+            self._streams[base] = deltas[0].stream
+            return
+        # Tensors off the grid are not known at that model: they go without loss, and not as
+        # differences.
+        self._streams[base], _ = compress_measured(
+            self.reference.arrays,
+            self._settings,
+            Reference(model, base),
+            spacings=common_spacings(delta.spacings for delta in deltas),
+        )
+
+    def state(self) -> tuple[BroadcastState, Mapping[str, NDArray], Mapping[str, NDArray]] | None:
+        """Return the state, the reference model and the server's model; None of an exact one."""
+        if self.exact or self.reference is None:
             return None
-        return self.histories.of(held, seen, self.model, self._of_digest)
+        began = b"" if self._deltas else self._streams.get(b"", b"")
+        state = BroadcastState(
+            self.reference.digest, self._published, self.initial, self._units, self._deltas, began
+        )
+        return state, self.reference.arrays, self._model
 
-    def _of_digest(self, digest: bytes) -> Reference | None:
-        """Return a model that receivers may hold, None if it is not known any more."""
-        place = next((i for i, step in enumerate(self.steps) if step.digest == digest), None)
-        return None if place is None else self._at(place)
-
-    def prepare(self, held: Iterable[bytes]) -> None:
-        """Code what clients lack that hold these models, from the oldest on: each model once."""
-        ages = {step.digest: i for i, step in enumerate(self.steps)}
-        count = Counter(digest for digest in held if digest in ages)
-        # Who holds the model before has the history of all, but for a few.
-        missed = [d for d, _ in count.most_common() if ages[d] < len(self.steps) - 2]
-        begun = missed[: self.histories.most_restarts] if self.histories.main is not None else []
-        for digest in sorted(count, key=lambda digest: ages[digest]):
-            self.streams(digest)
-            if digest in begun and self.model is not None:
-                self.histories.restarted(digest, self.model, self._of_digest)
-
-    def streams(self, held: bytes) -> Streams:
-        """Return what a client needs, in this order, that holds model ``held``, a digest or b""."""
-        known = [i for i, step in enumerate(self.steps) if step.digest == held]
-        if known and known[-1] >= len(self.steps) - 2:
-            return [step.stream for step in self.steps[known[-1] + 1 :]]
-        ways: list[Streams] = [[self._since(None)]]
-        if self.steps:
-            since = self._fewest(known[-1] if known else 0)
-            ways.append(since if known else [self.steps[0].stream, *since])
-        return min(ways, key=_size)
-
-    def _fewest(self, first: int) -> Streams:
-        """Return the streams since step ``first``, or one in their place if that is smaller."""
-        chain: Streams = [step.stream for step in self.steps[first + 1 :]]
-        return chain if len(chain) < 2 else min([self._since(first)], chain, key=_size)
-
-    def _since(self, first: int | None) -> bytes:
-        """Return the model without loss, or what it is above that of step ``first``."""
-        if first not in self._coded:
-            assert self.model is not None
-            steps = self.steps if first is None else self.steps[first + 1 :]
-            base = None if first is None else self._at(first)
-            grid = common_grid(step.grid for step in steps)
-            stream, _ = compress_measured(self.model.arrays, self._exactly, base, steps=grid)
-            self._coded[first] = stream
-        return self._coded[first]
-
-    def _at(self, place: int) -> Reference:
-        """Return the model of a step; those of later ones are near then."""
-        first, model = -1, None
-        if self._older is not None and self._older[0] <= place:
-            first, model = self._older
-        for step in self.steps[first + 1 : place + 1]:
-            stream = bytes(step.stream[:])
-            model = Reference(decompress(stream, reference=model, as_numpy=True))
-        assert model is not None
-        self._older = place, model
-        return model
+    def restore(
+        self,
+        state: BroadcastState,
+        reference: Mapping[str, NDArray],
+        model: Mapping[str, NDArray],
+        settings: Settings,
+    ) -> None:
+        """Go on from what `state` returned for the last broadcast's settings, in any process."""
+        self.reference = Reference(reference, state.digest)
+        self._model, self._published, self.initial = model, state.published, state.initial
+        self._units, self._deltas = dict(state.units), list(state.deltas)
+        self._streams = {b"": state.key_frame} if state.key_frame else {}
+        self._settings = settings.replace(
+            error_bound="step:1", update=DELTA, codec="uniform", factors={}
+        )
 
 
-def _size(streams: Streams) -> int:
-    return sum(map(len, streams))
+def initial_reference(model: Mapping[str, NDArray], settings: Settings) -> Reference:
+    """Return the model that training starts from as a server's grid has it, ordered by name.
+
+    Args:
+        model: in any order: files do not keep a model's.
+        settings: with the rule for tensors that may be lossy.
+    """
+    placed = place_initial(model, settings)
+    return Reference(dict(sorted({**model, **placed.points}.items())))

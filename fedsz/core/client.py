@@ -1,292 +1,307 @@
-"""A client's side of a round: the model that it is sent, and what it makes of it as a stream.
+"""A client's side of a request: the reference model that it is sent, and its update as a stream.
 
-What it keeps from one message to the next is a `Keeper`'s: each system has its own place for that.
+Knows no Flower: the mod, the filters of NVFlare and the fleet's client use it. A `Store` has what a
+client keeps from one request to the next: two models, the reference and the residual.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import numpy as np
 
-from fedsz.arrays import NDArray, New, StateDict, as_arrays, new_memory
-from fedsz.core.ahead import ALIKE, finer, is_step, less_head_start
-from fedsz.core.bound_encoder import UpdateEncoder
-from fedsz.core.chained import ChainEncoder
+from fedsz.arrays import LOSSY_DTYPES, NDArray, New, StateDict, as_arrays, cast, new_memory
+from fedsz.core.broadcast import initial_reference
+from fedsz.core.coders import CodecCoder, Coder, UpdateCoder
 from fedsz.core.decode import arrays_of
-from fedsz.core.encode import Report, compress_measured
+from fedsz.core.encode import Report, compress_lossless, compress_measured
 from fedsz.core.feedback import ErrorFeedback
-from fedsz.core.grid import place_first
-from fedsz.core.protocol import Instructions
+from fedsz.core.pipeline import PipelineCoder
+from fedsz.core.protocol import ReplyNote, Request
 from fedsz.core.reference import Reference, require_reference, shown
-from fedsz.core.settings import Settings
-from fedsz.core.shift import NO_SHIFT, agreed_shift, shift_after, shifted, with_shift
-from fedsz.core.step import Arrival, energies, scales_of_step
-from fedsz.errors import DivergedUpdate, ReferenceMismatch
-from fedsz.methods import History
-from fedsz.methods.combinators import by_step
-from fedsz.methods.state import tensor_of
+from fedsz.core.step import UpdateEnergy, bounds_of_step, energies, is_step, scales_of_step
+from fedsz.errors import DivergedUpdate, NeedsKeyFrame
+from fedsz.methods import by_step
+from fedsz.methods.base import is_finite
+from fedsz.methods.state import by_tensor, flat
 from fedsz.stream import Limits, Reader
 
 logger = logging.getLogger(__name__)
 
+RESIDUAL: Final = "feedback"  # of a tensor, in the memory of a store; methods have other names
 _SHOWN: Final = 5  # tensors that an error names
 
-
-class Keeper(Protocol):
-    """What a client keeps from one message to the next, by the keys of its models."""
-
-    @property
-    def sender(self) -> int:
-        """A number that tells this client apart from others, 0 to 2^64 - 1."""
-
-    def model(self, key: str) -> Reference | None:
-        """Return the model that the client holds, if any."""
-
-    def history(self, key: str) -> History:
-        """Return what broadcasts have shown, if anything has been kept."""
-
-    def keep_history(self, key: str, history: History | None) -> None:
-        """Keep what broadcasts have shown; None forgets it."""
-
-    def turn(self, key: str, told: Instructions) -> int:
-        """Return the turn of the last reply that is known here; -1 of none in this run."""
-
-    def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
-        """Return the residual and its age in turns, at least 1; that of another run is none."""
-
-    def keep_residual(self, key: str, residual: dict[str, NDArray], told: Instructions) -> None:
-        """Keep what this turn has left out, which may be emptied on the way."""
-
-    def forget_residual(self, key: str) -> None:
-        """Keep nothing of what any turn has left out."""
+Memory = Mapping[str, NDArray]  # residuals and methods' state, see `fedsz.methods.state.flat`
 
 
-def initial_point(state: StateDict, config: Settings) -> Reference:
-    """Return the model that training starts from as a server's lattice has it.
+class Store(Protocol):
+    """Where a client keeps its state from one request to the next, by the keys of its models."""
+
+    def reference(self, key: str) -> Reference | None:
+        """Return the reference model, if there is one."""
+
+    def keep_reference(self, key: str, model: Reference) -> None:
+        """Keep the reference model."""
+
+    def memory(self, key: str) -> tuple[Memory, bytes, int]:
+        """Return residuals and methods' state, and the run and the round that they are of."""
+
+    def keep_memory(self, key: str, memory: Memory, run: bytes, round_number: int) -> None:
+        """Keep them; an empty memory forgets."""
+
+
+class ClientSession:
+    """One request, from its message to the reply.
 
     Args:
-        state: the model, in any order: files do not keep a model's.
-        config: what the server has told.
+        request: of the server.
+        store: of this client.
+        sender: a number that tells this client apart from others, 0 to 2^64 - 1.
+        initial: returns the model that training starts from, if this client has it.
+        limits: what the streams of the message may ask for together.
+
+    Attributes:
+        models: by key, the reference models that were received.
+        is_step: whether the app has replied with a step in place of a model.
     """
-    arrays = as_arrays(state)
-    return Reference(dict(sorted({**arrays, **place_first(arrays, config).points}.items())))
 
+    def __init__(
+        self,
+        request: Request,
+        store: Store,
+        *,
+        sender: int = 0,
+        initial: Callable[[], StateDict | None] = lambda: None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.request, self._store, self._sender = request, store, sender
+        self._initial, self._limits = initial, limits or Limits()
+        self.models: dict[str, Reference] = {}
+        self.is_step = False
+        self._had: dict[str, bytes] = {}
+        self._reports: list[Report] = []
+        self._energies: list[UpdateEnergy] = []
 
-def received(
-    key: str,
-    streams: Sequence[bytes],
-    plain: Mapping[str, NDArray],
-    told: Instructions,
-    keeper: Keeper,
-    initial: Callable[[], Reference | None],
-    limits: Limits,
-    new: New = new_memory,
-) -> Reference:
-    """Return a model that a client is to hold: whole, or by what it differs from the one held here.
+    def receive(self, key: str, stream: bytes, new: New = new_memory) -> Reference:
+        """Return the model that a message has under a key, and keep it if the server says so.
 
-    Args:
-        key: of the model; one of ``told.holds``.
-        streams: that lead to it, in their order.
-        plain: the model itself where it came as it is; else empty.
-        told: what the server said beside it.
-        keeper: of what is held here.
-        initial: returns the model that training starts from, if it is here.
-        limits: what a stream may ask for.
-        new: makes the memory of arrays, where a codec decodes into such.
+        Args:
+            key: of the model.
+            stream: of a key frame or a delta; b"" if this client is to have the model.
+            new: makes the memory of arrays, where a codec decodes into such.
 
-    Raises:
-        ReferenceMismatch: it differs from a model that is not held here.
-        CorruptStream: a stream is damaged, or asks for more than ``limits``.
-    """
-    before = model = keeper.model(key)
-    if model is not None and model.digest == told.holds[key]:
-        model.history = _history(key, told, keeper, None, model)
-        return model  # it has been here before a crash of the server, which knows of an older one
-    if plain:
-        model = Reference(plain)  # smaller as it is
-    else:
-        wanted = Reader(streams[0], limits).header.reference if streams else told.holds[key]
-        if wanted and (model is None or model.digest != wanted):
-            model = initial()
-            if model is not None and model.digest != wanted and not told.replied:
-                have, want = shown(model.digest), shown(wanted)
-                logger.warning(
-                    "the initial model here is %s, the server's %s: it sends it", have, want
-                )
-    for stream in streams:
-        model = Reference(arrays_of(Reader(stream, limits), model, new))
-    if model is None:
-        raise ReferenceMismatch("the server sent no model, and this client holds none")
-    require_reference(told.holds[key], model)
-    model.history = _history(key, told, keeper, before, model)
-    return model
-
-
-def _history(
-    key: str, told: Instructions, keeper: Keeper, before: Reference | None, now: Reference
-) -> History | None:
-    """Return what broadcasts have shown on the way to a model, as the server has it; and keep it.
-
-    The server goes on with what it had, or starts anew by this broadcast; None where it has shown
-    this client another, or nothing.
-    """
-    found, wanted = None, told.histories.get(key)
-    if wanted is not None:
-        kept = keeper.history(key)
-        if before is None:
-            found = kept if kept.digest == wanted else None
+        Raises:
+            NeedsKeyFrame: this client lacks the model that the stream starts from.
+            ReferenceMismatch: a key frame is another model than the server says.
+            CorruptStream: the stream is damaged, or asks for more than the limits.
+        """
+        base, wanted = self.request.base.get(key, b""), self.request.reference.get(key)
+        before = self._store.reference(key)
+        if before is not None:
+            self._had[key] = before.digest
+        if wanted and before is not None and before.digest == wanted:
+            self.models[key] = before
+            return before
+        if base:
+            before = self._starting_from(key, base, before)
+        if stream or not base:
+            reader = Reader(stream, self._limits)
+            self._limits = self._limits.less(reader.header.decoded_bytes)
+            model = Reference(arrays_of(reader, before if base else None, new))
         else:
-            digests = before.digest + now.digest
-            begun = (History(), History.trending())
-            known = (h for h in (kept, *begun) if h.digest_after(digests) == wanted)
-            earlier = next(known, None)
-            found = earlier.beyond(before, now) if earlier else None
-    keeper.keep_history(key, found)
+            assert before is not None
+            model = before
+        if wanted:
+            if base and model.digest != wanted:
+                raise NeedsKeyFrame(f"{key!r}: the delta leads to another model than the server's")
+            require_reference(wanted, model)
+            self._store.keep_reference(key, model)
+        self.models[key] = model
+        return model
+
+    def _starting_from(self, key: str, base: bytes, before: Reference | None) -> Reference:
+        """Return the model of a digest: the one kept here, or the initial one."""
+        if before is not None and before.digest == base:
+            return before
+        try:
+            initial = self._initial()
+            model = (
+                initial_reference(as_arrays(initial), self.request.settings) if initial else None
+            )
+        except Exception as err:  # of the caller's function
+            logger.warning("no initial model here, the server sends it: %s", err)
+            model = None
+        if model is not None and model.digest == base:
+            self._had[key] = base
+            return model
+        have = [shown(one.digest) for one in (before, model) if one is not None] or ["none"]
+        raise NeedsKeyFrame(f"{key!r} starts from model {shown(base)}; here: {', '.join(have)}")
+
+    def reply(self, key: str, trained: Mapping[str, NDArray], *, known_step: bool = False) -> bytes:
+        """Return the arrays of a reply as a stream, and keep the residual.
+
+        Args:
+            key: as the reply calls its arrays.
+            trained: the app's arrays. Those of a reply that does not train are sent without loss.
+                Floats are sent in the dtypes of the reference model.
+            known_step: whether they are known to be a step; else their values tell.
+
+        Raises:
+            DivergedUpdate: a tensor that was finite is not any more.
+        """
+        if not self.request.trains:
+            stream, report = compress_lossless(trained, self.request.settings)
+            self._reports.append(report)
+            return stream
+        only = next(iter(self.models)) if len(self.models) == 1 else key
+        reference = self.models.get(key) or self.models.get(only)
+        if reference is None:
+            stream, report = compress_measured(trained, self.request.settings.without_reference)
+            self._reports.append(report)
+            return stream
+        arrays = _in_dtypes_of(reference, trained)
+        return self._coded(
+            key, arrays, reference, replies_step=known_step or is_step(arrays, reference)
+        )
+
+    def _coded(
+        self,
+        key: str,
+        arrays: Mapping[str, NDArray],
+        reference: Reference,
+        *,
+        replies_step: bool,
+    ) -> bytes:
+        """Code an update with error feedback, if the server asks for it."""
+        request, settings = self.request, self.request.settings
+        self.is_step |= replies_step
+        start = (
+            Reference({n: np.zeros_like(x) for n, x in arrays.items()})
+            if replies_step
+            else reference
+        )
+        memory, waited = self._memory(key)
+        residuals = {name: s.pop(RESIDUAL) for name, s in memory.items() if RESIDUAL in s}
+        decay = settings.feedback_decay
+        feedback = None if decay is None else ErrorFeedback(residuals, decay**waited)
+        coder = self._coder(arrays, start, residuals, {n: s for n, s in memory.items() if s})
+        update = UpdateCoder(coder, start, feedback)
+        base = reference if settings.sends_differences and not replies_step else None
+        stream, report = compress_measured(arrays, settings, base, coder=update)
+        log_misfits(
+            key, {**(feedback.misfits if feedback else {}), **getattr(coder, "misfits", {})}
+        )
+        self._check_finite(key, arrays, reference, update.steps)
+        kept = {name: {RESIDUAL: r} for name, r in feedback.residuals.items()} if feedback else {}
+        state = coder.state if isinstance(coder, PipelineCoder) else {}
+        if settings.keeps_state:
+            self._store.keep_memory(key, {**flat(kept), **state}, request.run, request.round)
+        else:
+            self._store.keep_memory(key, {}, request.run, request.round)
+        self._reports.append(report)
+        self._energies.append(update.energy)
+        return stream
+
+    def residuals(self, key: str) -> dict[str, NDArray]:
+        """Return the residual of earlier rounds, by tensor, for an encoder of the caller's own."""
+        return {n: s[RESIDUAL] for n, s in self._memory(key)[0].items() if RESIDUAL in s}
+
+    def keep_residuals(self, key: str, residuals: Mapping[str, NDArray]) -> None:
+        """Keep the residual of this round, by tensor."""
+        memory = flat({name: {RESIDUAL: r} for name, r in residuals.items()})
+        self._store.keep_memory(key, memory, self.request.run, self.request.round)
+
+    def _memory(self, key: str) -> tuple[dict[str, dict[str, NDArray]], int]:
+        """Return the state of each tensor, and the rounds that it has waited, at least 1.
+
+        A residual of another run, or of this round or a later one, is of another past than the
+        server's: nothing is returned.
+        """
+        memory, run, of_round = self._store.memory(key)
+        if run != self.request.run or of_round >= self.request.round:
+            return {}, 1
+        finite = {name: x for name, x in memory.items() if is_finite(x)}
+        log_misfits(key, dict.fromkeys(memory.keys() - finite.keys(), "not finite"))
+        states = {name: dict(state) for name, state in by_tensor(finite).items()}
+        return states, self.request.round - of_round
+
+    def _coder(
+        self,
+        arrays: Mapping[str, NDArray],
+        start: Reference,
+        residuals: Mapping[str, NDArray],
+        earlier: Mapping[str, Mapping[str, NDArray]],
+    ) -> Coder:
+        """Return what codes an update: the codec of the settings, or their pipeline."""
+        request, settings, pipeline = (
+            self.request,
+            self.request.settings,
+            self.request.settings.pipeline,
+        )
+        if pipeline is None:
+            bounds: dict[str, float] = {}
+            if settings.bound.kind == "step":
+                bounds = bounds_of_step(energies(arrays, start, settings), settings)
+                if not bounds and residuals:  # nothing moved: of the residual
+                    zeros = Reference({n: np.zeros_like(r) for n, r in residuals.items()})
+                    bounds = bounds_of_step(energies(residuals, zeros, settings), settings)
+            return CodecCoder(settings, bounds)
+        scales = scales_of_step(energies(arrays, start, settings)) if by_step(pipeline) else {}
+        return PipelineCoder(
+            pipeline,
+            seed=request.seed,
+            round=request.round,
+            sender=self._sender,
+            earlier=flat(earlier),
+            scales=scales,
+        )
+
+    def _check_finite(
+        self,
+        key: str,
+        arrays: Mapping[str, NDArray],
+        reference: Reference,
+        steps: Mapping[str, float],
+    ) -> None:
+        """Raise `DivergedUpdate` for an update that has diverged, and forget its residual."""
+        for name, before in reference.arrays.items():
+            if name not in arrays or math.isfinite(steps.get(name, math.nan)):
+                continue
+            if not np.isfinite(arrays[name]).all() and np.isfinite(before).all():
+                self._store.keep_memory(key, {}, self.request.run, self.request.round)
+                raise DivergedUpdate(
+                    f"training made NaN or infinities of {name!r}; nothing is sent"
+                )
+
+    def note(self) -> ReplyNote:
+        """Return what goes beside the streams of the reply."""
+        feeds_back = self.request.trains and self.request.settings.feedback_decay is not None
+        return ReplyNote.of(
+            self._reports,
+            self._energies,
+            feeds_back=feeds_back,
+            is_step=self.is_step,
+            had=self._had,
+        )
+
+
+def _in_dtypes_of(reference: Reference, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """Return a reply's floats in the dtypes of the reference model."""
+    found = dict(arrays)
+    for name, x in arrays.items():
+        like = reference.arrays.get(name)
+        if like is not None and {x.dtype, like.dtype} <= LOSSY_DTYPES:
+            with np.errstate(over="ignore"):
+                found[name] = cast(x, like.dtype)
     return found
 
 
-def coded_update(
-    key: str,
-    arrays: Mapping[str, NDArray],
-    told: Instructions,
-    sent: Reference,
-    keeper: Keeper,
-    *,
-    differs: bool = False,
-) -> tuple[bytes, Report, Arrival]:
-    """Return what a client made of the model that it was sent, as a stream.
-
-    An app may reply with its step in place of a model: that is coded as it is.
-
-    Args:
-        key: of the model.
-        arrays: after training.
-        told: what the server said beside the model.
-        sent: the model; it has all of ``arrays``, in the same dtypes and shapes, and says what
-            training has begun with.
-        keeper: of the residual.
-        differs: whether ``arrays`` are differences already, and ``sent`` is zero: then the stream
-            refers to no model.
-
-    Raises:
-        DivergedUpdate: a tensor that was finite is not any more.
-    """
-    config, chain, began = told.config, told.config.chain, sent
-    keeps_state = config.keeps_state and told.trains
-    kept, age = keeper.residual(key, told) if keeps_state else ({}, 1)
-    forgets = keeps_state and told.replied and config.bound.kind == "step"
-    forgets = forgets and keeper.turn(key, told) < 0
-    factors = finer(arrays, config, forgets=forgets)
-    if forgets and factors:
-        config = _without_memory(key, config)
-    if chain is None and not differs and is_step(arrays, sent):
-        # As differences from the model they would have its scale, and so would their bounds.
-        differs, sent = True, Reference({name: np.zeros_like(x) for name, x in arrays.items()})
-    if not differs:
-        arrays = less_head_start(arrays, sent)
-    waiting = _of_absent(kept, arrays, began, config)
-    kept = {name: x for name, x in kept.items() if name not in waiting}
-    base, shift = sent if config.sends_differences and not differs else None, NO_SHIFT
-    encoder: UpdateEncoder | ChainEncoder
-    if chain is None:
-        meant = ErrorFeedback(arrays, kept, decay=config.decay, age=age)
-        config = config.with_factors(factors)
-        encoder = UpdateEncoder(meant, config, sent)
-    else:
-        shift = agreed_shift(kept, digest := told.shifts.get(key))
-        if digest and not shift:
-            logger.error("%r starts anew: the server has another shift than is kept here", key)
-        base = shifted(sent, shift)
-        scales = scales_of_step(energies(arrays, sent, config)) if by_step(chain) else {}
-        scales = {name: scale * factors.get(name, 1.0) for name, scale in scales.items()}
-        encoder = ChainEncoder(
-            chain,
-            seed=told.seed,
-            round=told.turn,
-            sender=keeper.sender,
-            kept=kept,
-            sent=sent,
-            history=sent.history,
-            scales=scales,
-        )
-    stream, report = compress_measured(arrays, config, base, encoder=encoder)
-    log_misfits(key, encoder.misfits)
-    check_finite(key, arrays, began, keeper, encoder.steps)
-    if keeps_state:
-        if chain is not None and config.learns_shifts:
-            assert base is not None
-            shift = shift_after(stream, base, shift, chain)
-        left = with_shift(encoder.left, shift) if shift else encoder.left
-        weight = 1.0 if chain else config.decay**age
-        waits = {
-            name: x if weight == 1 else x * x.dtype.type(weight) for name, x in waiting.items()
-        }
-        keeper.keep_residual(key, left | waits, told)
-    elif told.trains:
-        keeper.forget_residual(key)
-    return stream, report, encoder.arrived
-
-
-def _without_memory(key: str, config: Settings) -> Settings:
-    """Return a config that leaves less to later rounds, of which a client may know nothing."""
-    _warn_without_memory(key)
-    return config.replace(codec=config.lossy_codec.told)
-
-
-@cache
-def _warn_without_memory(key: str) -> None:
-    """Warn once in a process: who keeps nothing would in each round."""
-    logger.warning(
-        "nothing is here of what the last reply left out of %r: it is sent within %g steps, which"
-        " takes more bytes; does anything keep this client's state?",
-        key,
-        ALIKE,
-    )
-
-
-def _of_absent(
-    kept: Mapping[str, NDArray],
-    arrays: Mapping[str, NDArray],
-    model: Reference,
-    config: Settings,
-) -> dict[str, NDArray]:
-    """Return what has been kept of the model's tensors that are not replied: it goes on waiting."""
-    tensors = {name: name if config.chain is None else tensor_of(name) for name in kept}
-    return {
-        name: kept[name]
-        for name, tensor in tensors.items()
-        if tensor in model.arrays and tensor not in arrays
-    }
-
-
-def check_finite(
-    key: str,
-    arrays: Mapping[str, NDArray],
-    sent: Reference,
-    keeper: Keeper,
-    steps: Mapping[str, float] = MappingProxyType({}),
-) -> None:
-    """Raise `DivergedUpdate` for an update that has diverged, and forget its residual.
-
-    Tensors whose step has a finite norm in ``steps`` have not.
-    """
-    for name, before in sent.arrays.items():
-        if name not in arrays or math.isfinite(steps.get(name, math.nan)):
-            continue
-        if not np.isfinite(arrays[name]).all() and np.isfinite(before).all():
-            keeper.forget_residual(key)
-            raise DivergedUpdate(f"training made NaN or infinities of {name!r}; nothing is sent")
-
-
 def log_misfits(key: str, misfits: Mapping[str, str]) -> None:
-    """Log an error if something was kept that cannot be used; ``misfits`` say why, by tensor."""
+    """Log an error if a residual cannot be used; ``misfits`` say why, by tensor."""
     if misfits:
         named = "; ".join(f"{name}: {why}" for name, why in sorted(misfits.items())[:_SHOWN])
-        rest = f"; and {len(misfits) - _SHOWN} more" if len(misfits) > _SHOWN else ""
-        logger.error("what %r kept does not fit, and starts anew: %s%s", key, named, rest)
+        more = f"; and {len(misfits) - _SHOWN} more" if len(misfits) > _SHOWN else ""
+        logger.error("the residual of %r does not fit, and starts anew: %s%s", key, named, more)

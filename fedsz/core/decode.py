@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from fedsz import codecs
-from fedsz.arrays import NDArray, New, StateDict, as_tensor, new_memory
+from fedsz.arrays import (
+    LOSSY_DTYPES,
+    NDArray,
+    New,
+    StateDict,
+    as_tensor,
+    new_memory,
+    wide,
+)
 from fedsz.codecs import Codec
-from fedsz.core.chained import ChainDecoder
 from fedsz.core.lossless import base_of, decode_lossless
-from fedsz.core.lossy import CodedTensor, located
-from fedsz.core.reference import Reference, require_reference
+from fedsz.core.lossy import CodedTensor, located, moved
+from fedsz.core.pipeline import PipelineDecoder
+from fedsz.core.reference import Reference, like_in, require_reference
 from fedsz.stream import BITS, CHAIN_DIFFERENCE, CHAINED, DIFFERENCE, Limits, Reader
 
 
@@ -75,36 +86,62 @@ def decode(
 
 
 def unpack(
-    reader: Reader, reference: Reference | None = None
+    reader: Reader,
+    reference: Reference | None = None,
+    onto: Mapping[str, NDArray] = MappingProxyType({}),
 ) -> Iterator[tuple[str, NDArray | CodedTensor]]:
-    """Do as `decode`, but leave coded what a codec holds in its own dtype.
+    """Do as `decode`, but leave coded what a codec or a pipeline has coded.
 
     Arrays that were stored without loss are read-only views of what was unpacked.
+
+    Args:
+        reader: of the stream.
+        reference: the model that its differences refer to.
+        onto: tensors of the reference's dtypes and shapes, to which coded differences are added in
+            the place of the reference's.
     """
-    origin = None
     if reader.header.reference is not None:
         require_reference(reader.header.reference, reference)
-        origin = reference
-    chains = [ChainDecoder.of(chain, origin) for chain in reader.header.chains]
+    pipelines = [PipelineDecoder.of(chain) for chain in reader.header.chains]
     for payload, data, offset in reader.payloads():
         tensors = [reader.header.tensors[i] for i in payload.members]
         with located(offset):
             base = None
-            codec: Codec | ChainDecoder
+            codec: Codec | PipelineDecoder
             if payload.transform in CHAINED:
-                codec = chains[payload.codec_id].of_tensor(tensors[0])
+                codec = pipelines[payload.codec_id].of_tensor(tensors[0])
             else:
                 codec = codecs.of_wire_id(payload.codec_id)
             if isinstance(codec, Codec) and payload.bound is None:
-                origin = reference if payload.transform == BITS else None
-                yield from decode_lossless(codec, data, tensors, origin)
+                bits = reference if payload.transform == BITS else None
+                yield from decode_lossless(codec, data, tensors, bits)
                 continue
             (tensor,) = tensors
             if payload.transform in (DIFFERENCE, CHAIN_DIFFERENCE):
                 assert reference is not None
                 base = base_of(tensor, reference)
-        coded = CodedTensor(tensor.dtype, tensor.shape, codec, data, offset, base)
-        yield tensor.name, coded if coded.is_native else coded.decode()
+                base = onto.get(tensor.name, base)
+        yield tensor.name, CodedTensor(tensor.dtype, tensor.shape, codec, data, offset, base)
+
+
+def differences(reader: Reader, names: Container[str]) -> Iterator[tuple[str, NDArray]]:
+    """Yield what a stream adds to the tensors of its reference, which is not at hand.
+
+    Args:
+        reader: of the stream.
+        names: of the tensors, all in float32. Those of them that are not coded as
+            differences by a codec are left out.
+
+    Raises:
+        CorruptStream, CodecUnavailable: as `decode`.
+    """
+    for payload, data, offset in reader.payloads():
+        if payload.transform == DIFFERENCE:
+            (tensor,) = (reader.header.tensors[i] for i in payload.members)
+            if tensor.name in names:
+                codec = codecs.of_wire_id(payload.codec_id)
+                coded = CodedTensor(tensor.dtype, tensor.shape, codec, data, offset)
+                yield tensor.name, coded.decode()
 
 
 def owned(x: NDArray | CodedTensor, new: New = new_memory) -> NDArray:
@@ -119,3 +156,25 @@ def owned(x: NDArray | CodedTensor, new: New = new_memory) -> NDArray:
     if isinstance(x, CodedTensor):
         return x.decode(new)
     return x if x.flags.writeable else x.copy()
+
+
+def decode_onto(
+    reader: Reader, reference: Reference, model: Mapping[str, NDArray]
+) -> Iterator[tuple[str, NDArray]]:
+    """Yield name and array of each tensor of a reply, its step put onto the server's model.
+
+    That is trained - reference + model of floats that both have; other tensors are as they were
+    trained. So are those that are one array in both, to the bit.
+
+    Raises:
+        CorruptStream, ReferenceMismatch, CodecUnavailable: as `decode`.
+    """
+    for name, x in unpack(reader, reference, model):
+        is_on_model = isinstance(x, CodedTensor) and x.reference is not None
+        y = owned(x)
+        start, own = like_in(reference.arrays, name, y), like_in(model, name, y)
+        is_as_trained = is_on_model or start is own or y.dtype not in LOSSY_DTYPES
+        if not (is_as_trained or start is None or own is None):
+            with np.errstate(over="ignore", invalid="ignore"):
+                y = moved(own, np.subtract(y, start, dtype=wide(y.dtype)))
+        yield name, y

@@ -9,21 +9,21 @@ from types import MappingProxyType
 from typing import Final
 
 from fedsz import methods
-from fedsz.arrays import DTYPE_IDS, StateDict, as_array, as_arrays, require_state_dict
+from fedsz.arrays import DTYPE_IDS, NDArray, StateDict, as_array, as_arrays, require_state_dict
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
-from fedsz.core.bound_encoder import BoundEncoder
-from fedsz.core.chained import ChainEncoder
-from fedsz.core.encoder import Encoder
-from fedsz.core.grid import encode_point
+from fedsz.codecs.uniform import Uniform
+from fedsz.core.coders import CodecCoder, Coder, base_of, hardly_saves
+from fedsz.core.grid import comes_back
 from fedsz.core.lossless import Entry, encode_lossless
 from fedsz.core.partition import is_lossy
+from fedsz.core.pipeline import PipelineCoder
 from fedsz.core.reference import Reference
 from fedsz.core.settings import DEFAULT, Settings
 from fedsz.core.step import bounds_of_step, energies
 from fedsz.errors import ConfigError
 from fedsz.methods import Transform, keeps_state
-from fedsz.stream import CHAINED, VALUES, Part, Tensor, write
+from fedsz.stream import CHAINED, DIFFERENCE, VALUES, Part, Tensor, write
 
 # Smaller lossless tensors share a payload: a hundred BatchNorm vectors pack better together, and
 # a payload of its own costs each of them some 30 bytes.
@@ -74,10 +74,10 @@ def compress(
         lossless: codec for all other tensors.
         threshold: tensors of up to this many elements stay lossless.
         rule: which other tensors stay lossless; see `fedsz.core.partition.is_lossy`.
-        reference: a state_dict of the same names, dtypes and shapes, which the receiver has too.
-            Each call hashes it; that of a `fedsz.core.reference.Reference` is kept.
-            Lossy tensors are then coded as differences from it. Bounds of kind ``std`` and
-            ``step`` are of the differences; all others stay bounds of the tensors themselves.
+        reference: a state_dict that the receiver has, too. Each call hashes it; that of a
+            `fedsz.core.reference.Reference` is kept. Lossy tensors are then coded as differences
+            from it, where it has a tensor of their name, dtype and shape. Bounds of kind ``std``
+            and ``step`` are of the differences; all others stay bounds of the tensors themselves.
             Lossless tensors are coded as differences of their bits, if that is smaller and the
             codec is not ``"raw"``.
         chain: methods without state, such as ``"topk:k=1%>ternary"``, or what
@@ -88,8 +88,7 @@ def compress(
         The stream, as docs/format.md describes it.
 
     Raises:
-        ConfigError: an argument or a tensor that fedsz does not take, or one that the reference
-            lacks.
+        ConfigError: an argument or a tensor that fedsz does not take.
         CodecUnavailable: a codec's library is not installed here.
 
     Examples:
@@ -111,8 +110,8 @@ def compress(
         if base is None:
             raise ConfigError(f"error bound {config.error_bound} is of a step: pass its reference=")
         bounds = bounds_of_step(energies(as_arrays(state), base, config), config)
-    encoder = None if chain is None else ChainEncoder(_stateless(chain), seed=seed)
-    return compress_measured(state, config, base, bounds=bounds, encoder=encoder)[0]
+    coder = None if chain is None else PipelineCoder(_stateless(chain), seed=seed)
+    return compress_measured(state, config, base, bounds=bounds, coder=coder)[0]
 
 
 def _stateless(chain: str | Transform) -> Transform:
@@ -127,22 +126,30 @@ def _stateless(chain: str | Transform) -> Transform:
 
 def compress_measured(
     state_dict: StateDict,
-    config: Settings,
+    settings: Settings,
     reference: Reference | None = None,
     *,
     bounds: Mapping[str, float] = MappingProxyType({}),
-    steps: Mapping[str, float] = MappingProxyType({}),
-    encoder: Encoder | None = None,
+    spacings: Mapping[str, float] = MappingProxyType({}),
+    coder: Coder | None = None,
 ) -> tuple[bytes, Report]:
-    """Return what `compress` does, and what it measured on the way; raises as `compress` does.
+    """Return the stream of `compress`, and what it took.
 
-    ``encoder`` codes what may be lossy: the config's codec, within ``bounds``, unless it is given.
-    Tensors that have one of ``steps`` stay lossless; they are small if they are multiples of it, or
-    differ by such.
+    Args:
+        state_dict: as of `compress`.
+        settings: how to compress it.
+        reference: tensors that it has are coded as differences from it.
+        bounds: absolute, by tensor, in place of those of the settings.
+        spacings: tensors that have one stay lossless; they are small if they are multiples of it,
+            or differ from the reference by such; see `fedsz.core.grid`.
+        coder: codes tensors that may be lossy; by default the settings' codec, within ``bounds``.
+
+    Raises:
+        ConfigError, CodecUnavailable: as `compress`.
     """
     start = time.perf_counter()
-    lossless = config.lossless_codec
-    coder = BoundEncoder(config, bounds) if encoder is None else encoder
+    lossless = settings.lossless_codec
+    coder = CodecCoder(settings, bounds) if coder is None else coder
     tensors: list[Tensor] = []
     parts: list[Part] = []
     shared: dict[int, list[Entry]] = {}  # item size -> tensors of one payload
@@ -153,11 +160,11 @@ def compress_measured(
         tensors.append(Tensor(name, DTYPE_IDS[x.dtype], x.shape))
         raw_bytes += x.nbytes
         entry = Entry(i, name, x)
-        if name in steps:
-            if point := encode_point(entry, steps[name], config.lossy_codec, reference):
+        if name in spacings:
+            if point := encode_point(entry, spacings[name], settings.lossy_codec, reference):
                 parts.append(point)
                 continue
-        elif is_lossy(name, x, rule=config.rule, threshold=config.threshold):
+        elif is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
             part = coder.encode(entry, reference)
             if part is not None:
                 parts.append(part)
@@ -171,6 +178,31 @@ def compress_measured(
     parts += (encode_lossless(s, lossless, reference) for s in shared.values())
     differs = any(part.transform != VALUES for part in parts)
     digest = reference.digest if reference and differs else None
-    stream = write(tensors, parts, digest, coder.records)
+    stream = write(tensors, parts, digest, coder.chains)
     seconds = time.perf_counter() - start
     return stream, Report(raw_bytes, len(stream), seconds, coder.max_error, len(tensors), lossy)
+
+
+def encode_point(
+    entry: Entry, spacing: float, codec: Codec, reference: Reference | None
+) -> Part | None:
+    """Code a float32 tensor exactly, in multiples of ``spacing``: its own, or of a difference.
+
+    None where that would hardly save anything, or is not exact.
+    """
+    if not isinstance(codec, Uniform):
+        return None
+    x, base = entry.x, base_of(entry, reference)
+    # Both ways: a broadcast is also undone, to find the models before it.
+    if base is not None and not (comes_back(x, base) and comes_back(base, x)):
+        return None
+    payload = codec.encode_multiples(x, base, spacing)
+    if hardly_saves(payload, x):
+        return None
+    transform = VALUES if base is None else DIFFERENCE
+    return Part(codec.wire_id, payload, spacing / 2, (entry.i,), transform)
+
+
+def compress_lossless(arrays: Mapping[str, NDArray], settings: Settings) -> tuple[bytes, Report]:
+    """Return arrays as a stream without any error, and what it took."""
+    return compress_measured(arrays, settings.lossless_only)

@@ -32,7 +32,7 @@ from fedsz.codecs.uniform import Comparison, Uniform, compare
 from fedsz.errors import CorruptStream
 
 if TYPE_CHECKING:
-    from fedsz.core.chained import ChainDecoder
+    from fedsz.core.pipeline import PipelineDecoder
 
 OCTAVES: Final = (1e-30, 1e30)  # bounds whose steps `Uniform.encode_multiples` takes
 
@@ -77,15 +77,15 @@ def encode_difference(
     if not x.size:
         return None
     dtype, threads = wide(x.dtype), getattr(codec, "threads", 0)
-    seen = compared(x, base, deviation=error_bound.kind == "std", threads=threads)
+    statistics = compared(x, base, deviation=error_bound.kind == "std", threads=threads)
     # NaN and infinities come back exactly only as they are.
-    if not (math.isfinite(seen.least) and math.isfinite(seen.greatest)):
+    if not (math.isfinite(statistics.least) and math.isfinite(statistics.greatest)):
         return None
-    bound, rounding = bound_of(seen, error_bound, dtype)
+    bound, rounding = bound_of(statistics, error_bound, dtype)
     if not math.isfinite(rounding):
         return None
     if x.dtype != dtype:
-        rounding += half_ulp(_reach(seen, bound), x.dtype)
+        rounding += half_ulp(_reach(statistics, bound), x.dtype)
         if isinstance(codec, Uniform) and OCTAVES[0] < bound < OCTAVES[1]:
             step = power_below(bound)
             if bound - rounding < step / 2:
@@ -101,26 +101,30 @@ def encode_difference(
             return None
         payload, error = coded.payload, coded.max_error
     if not codec.keeps_bound:  # beyond which roundings are larger
-        rounding += half_ulp(_reach(seen, error + rounding), x.dtype)
+        rounding += half_ulp(_reach(statistics, error + rounding), x.dtype)
     return Within(payload, bound, error + rounding)
 
 
-def bound_of(seen: Comparison, error_bound: ErrorBound, dtype: np.dtype) -> tuple[float, float]:
+def bound_of(
+    statistics: Comparison, error_bound: ErrorBound, dtype: np.dtype
+) -> tuple[float, float]:
     """Return an absolute bound, and what rounding a difference, and its sum with the base, takes.
 
     That is infinite where such a sum could be: beyond the largest number.
     """
-    spread = seen.deviation if error_bound.kind == "std" else seen.high - seen.low
+    spread = statistics.deviation if error_bound.kind == "std" else statistics.high - statistics.low
     bound = error_bound.absolute_of(spread)
-    reach = _reach(seen, bound)
+    reach = _reach(statistics, bound)
     if reach > float(finfo(dtype).max):
         return bound, math.inf
-    return bound, half_ulp(max(-seen.least, seen.greatest), dtype) + half_ulp(reach, dtype)
+    return bound, half_ulp(max(-statistics.least, statistics.greatest), dtype) + half_ulp(
+        reach, dtype
+    )
 
 
-def _reach(seen: Comparison, bound: float) -> float:
+def _reach(statistics: Comparison, bound: float) -> float:
     """Return the largest magnitude that a tensor can have once it is decoded."""
-    return max(-seen.low, seen.high) + bound
+    return max(-statistics.low, statistics.high) + bound
 
 
 def _encode_half(
@@ -153,8 +157,8 @@ def compared(x: NDArray, base: NDArray, *, deviation: bool, threads: int = 0) ->
     if x.dtype == dtype or deviation:
         sides = (side.astype(dtype, copy=False) for side in (x, base))
         return compare(*sides, deviation=deviation, threads=threads)
-    seen = [compare(a, b, threads=1) for _, a, b in _in_single(x, base)]
-    low, high, least, greatest, *_ = np.array(seen).T
+    found = [compare(a, b, threads=1) for _, a, b in _in_single(x, base)]
+    low, high, least, greatest, *_ = np.array(found).T
     # By numpy, whose least and greatest of a NaN and others is NaN.
     ends = float(low.min()), float(high.max()), float(least.min()), float(greatest.max())
     return Comparison(*ends, 0.0, 0.0, 0.0)
@@ -189,7 +193,7 @@ class CodedTensor:
 
     dtype: np.dtype
     shape: tuple[int, ...]
-    codec: Codec | ChainDecoder
+    codec: Codec | PipelineDecoder
     payload: Buffer
     offset: int
     reference: NDArray | None = None
@@ -218,31 +222,22 @@ class CodedTensor:
             return narrow(y, self.dtype)
         return moved(self.reference, y)
 
-    def open(self, sent: NDArray | None = None) -> Opened:
-        """Decode what the payload holds as far as it can fail; the reference is not added to it.
+    def open(self, base: NDArray | None = None) -> Opened:
+        """Decode the payload as far as it can fail, without the reference; only if it `is_native`.
 
-        See `Codec.open`, which may need no array; only of a tensor that `is_native`.
+        See `Codec.open`, which may need no array.
 
         Args:
-            sent: the tensor that its sender started from, in its dtype, where that is known. The
-                energy is then of the step: of what it is above the reference or, without one,
-                ``sent``. The whole tensor is decoded if it refers to another one.
+            base: of a tensor without a reference, the one that its energy is counted from.
 
         Raises:
             CorruptStream, CodecUnavailable: as `decode`.
         """
-        if self.is_of_another(sent):
-            return OpenedArray(self.decode(), sent)
-        base = sent if self.reference is None else None
         with located(self.offset):
             opened = self.codec.open(self.payload, self.shape, self._coded_dtype, base)
         if base is not None and not math.isfinite(opened.energy):
             return OpenedArray(self.decode(), base)  # a mask of -inf is no step
         return opened
-
-    def is_of_another(self, sent: NDArray | None) -> bool:
-        """Say whether it is a difference from another tensor than was sent."""
-        return self.reference is not None and sent is not None and sent is not self.reference
 
     @property
     def _coded_dtype(self) -> np.dtype:

@@ -1,116 +1,154 @@
-"""What a server tells a client about compression, beside the model."""
+"""What travels beside the streams: a request to a client, and a note beside its reply."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
+from fedsz.core.encode import Report
 from fedsz.core.settings import Settings
+from fedsz.core.step import UpdateEnergy
 from fedsz.errors import ConfigError
 
-_HOLDS: Final = "holds."  # and the key of a model
-_SHIFTS: Final = "shift."  # likewise
-_HISTORIES: Final = "history."  # likewise
-
-# Flower's ConfigRecord holds no mapping, and how the model comes to clients is not their concern.
-_PLAIN: Final = {
-    name: name.replace("_", "-")
-    for name in Settings.__struct_fields__
-    if name not in ("factors", "downlink")
+# The most that a client may say of a number; a larger one counts as that.
+_MOST: Final = {
+    "encode_seconds": 3600.0,
+    "max_error": 1.0,
+    "tensors": 1e6,
+    "lossy": 1e6,
+    "energy_fraction": 1.0,
+    "residual_ratio": 1000.0,
+    "moved": 1.0,
 }
 
-_LATER: Final = ("ahead",)  # fields that older servers do not tell of
 
-# msgspec learns a type on its first use. Another thread that uses it meanwhile ends the process.
-msgspec.msgpack.Decoder(Settings)
-
-
-@dataclass(frozen=True)
-class Instructions:
-    """How a client compresses its reply, and what it holds once it has received the message.
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client gets its reference model from a message, and how it compresses its reply.
 
     Attributes:
-        config: all but its downlink.
-        turn: counts the messages of a server, so that a residual has an age.
-        holds: by the key of a model (of Flower's ArrayRecord), the digest of what its streams lead
-            to; of models that clients need not keep, nothing.
         run: tells apart the runs of one client, so that none gets the residual of another. It
             begins with the seed.
+        round: counts the rounds of training of a run, from 1; a residual counts in later rounds.
         trains: whether the reply goes into an average; others leave the residual alone.
-        counted: the last turn in which a reply of this client counted, where it has been asked
-            since, and that did not: the reply was late, refused, or of a round that does not count.
-            None where the last one counted.
-        shifts: by the key of a model, the digest of the shift that the server has of this
-            client; see `fedsz.core.shift`. None where the client is to start anew.
-        histories: by the key of a model, the digest of the history of broadcasts that the
-            server has for this client once it has received the message; see `fedsz.methods.eigen`.
-        replied: whether a reply of this client has counted in this run.
+        base: by the key of a model (of Flower's ArrayRecord), the digest of the model that its
+            stream starts from; not there for a key frame.
+        reference: by key, the digest of the model after the stream; not there for models that
+            clients need not keep.
+        settings: of the reply; its downlink says nothing.
     """
 
-    config: Settings
-    turn: int = 0
-    holds: Mapping[str, bytes] = field(default_factory=dict)
-    run: bytes = b""
-    trains: bool = True
-    counted: int | None = None
-    shifts: Mapping[str, bytes] = field(default_factory=dict)
-    histories: Mapping[str, bytes] = field(default_factory=dict)
-    replied: bool = False
-
-    @property
-    def last_counted(self) -> int:
-        """The last turn in which a reply of this client may have counted."""
-        return self.turn - 1 if self.counted is None else self.counted
+    run: bytes
+    round: int
+    trains: bool
+    base: dict[str, bytes]
+    reference: dict[str, bytes]
+    settings: Settings
 
     @property
     def seed(self) -> int:
-        """What random numbers of the run are drawn from, the same for all clients."""
+        """The seed of the run's random numbers, the same for all clients."""
         return int.from_bytes(self.run[:8], "little")
 
-    def written(self) -> dict[str, Any]:
-        """Return them as texts, numbers, bytes and lists of such."""
-        told: dict[str, Any] = {key: getattr(self.config, name) for name, key in _PLAIN.items()}
-        factors = self.config.factors
-        told |= {"factor-names": list(factors), "factors": list(factors.values())}
-        held = {_HOLDS + key: digest for key, digest in self.holds.items()}
-        told |= {"turn": self.turn, "run": self.run, "trains": self.trains}
-        if self.counted is not None:
-            told["counted"] = self.counted
-        if self.replied:
-            told["replied"] = True
-        shifts = {_SHIFTS + key: digest for key, digest in self.shifts.items()}
-        histories = {_HISTORIES + key: digest for key, digest in self.histories.items()}
-        return {**told, **held, **shifts, **histories}
+    @property
+    def identity(self) -> bytes:
+        """A digest that tells this request apart from others; the way to the model is no part."""
+        plain = msgspec.structs.replace(self, base={})
+        return hashlib.sha256(msgspec.msgpack.encode(plain)).digest()
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        return msgspec.msgpack.encode(self)
 
     @classmethod
-    def read(cls, record: Mapping[str, Any]) -> Instructions:
-        """Return the instructions that `written` has made, also in another release.
+    def decode(cls, data: Any) -> Self:
+        """Return the request that `encode` has written.
 
         Raises:
-            ConfigError: they are incomplete, or not ones that this release knows.
+            ConfigError: it is none, or asks for something that does not exist.
             CodecUnavailable: this machine lacks the codec that the server chose.
         """
-        told: dict[str, Any] = dict(record)
         try:
-            config: dict[str, Any] = {
-                name: told[key] for name, key in _PLAIN.items() if key in told or name not in _LATER
-            }
-            config["factors"] = dict(zip(told["factor-names"], told["factors"], strict=True))
-            turn = int(told["turn"])
-            counted = int(told["counted"]) if "counted" in told else None
-            read = msgspec.convert(config, Settings)
-        except KeyError as err:
-            raise ConfigError(f"the server's instructions lack {err}") from None
-        except (TypeError, ValueError) as err:  # msgspec's own are ValueErrors
-            raise ConfigError(f"the server's instructions are not valid: {err}") from None
-        holds, shifts, histories = (
-            {key.removeprefix(name): told[key] for key in told if key.startswith(name)}
-            for name in (_HOLDS, _SHIFTS, _HISTORIES)
+            found = msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.MsgspecError, TypeError) as err:
+            raise ConfigError(f"the server's request is not valid: {err}") from None
+        found.settings.require()
+        return found
+
+
+class ReplyNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client says of a reply that it has compressed.
+
+    Attributes:
+        is_step: whether the app replied with a step in place of a model.
+        had: by key, the digest of the model that the client had when the request came; not there
+            if it had none.
+        encode_seconds: compressing took.
+        max_error: the largest error as a fraction of its bound, 0 to 1.
+        tensors, lossy: how many there are, and how many of them are lossy.
+        energy_fraction: of the update's energy, what arrives; None where that is not known.
+        residual_ratio: the norm of the residual over that of the step, likewise.
+        moved: 1 if training changed any tensor that may be lossy, 0 if not; likewise.
+    """
+
+    is_step: bool = False
+    had: dict[str, bytes] = {}
+    encode_seconds: float = 0.0
+    max_error: float = 0.0
+    tensors: float = 0
+    lossy: float = 0
+    energy_fraction: float | None = None
+    residual_ratio: float | None = None
+    moved: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        reports: list[Report],
+        energies: list[UpdateEnergy],
+        *,
+        feeds_back: bool,
+        is_step: bool,
+        had: Mapping[str, bytes],
+    ) -> Self:
+        """Return it for a reply of several records; some may have nothing to compare with."""
+        whole = sum(energies, UpdateEnergy())
+        return cls(
+            is_step=is_step,
+            had=dict(had),
+            encode_seconds=sum(report.seconds for report in reports),
+            max_error=max((report.max_error for report in reports), default=0.0),
+            tensors=sum(report.tensors for report in reports),
+            lossy=sum(report.lossy for report in reports),
+            energy_fraction=max(whole.fraction, 0.0) if energies else None,
+            residual_ratio=whole.residual_ratio if energies and feeds_back else None,
+            moved=float(whole.step > 0) if whole.tensors else None,
         )
-        # Older servers say none of these.
-        run, trains = told.get("run", b""), bool(told.get("trains", True))
-        replied = bool(told.get("replied", False))
-        return cls(read.require(), turn, holds, run, trains, counted, shifts, histories, replied)
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: Any) -> Self:
+        """Return what a client says, within limits; what cannot be read says nothing."""
+        try:
+            found = msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.MsgspecError, TypeError):
+            return cls()
+        within = {
+            name: _within(getattr(found, name), getattr(cls(), name), most)
+            for name, most in _MOST.items()
+        }
+        return msgspec.structs.replace(found, **within)
+
+
+def _within(value: float | None, default: float | None, most: float) -> float | None:
+    """Return a number from 0 to ``most``; the default for one below 0, or none."""
+    return min(value, most) if value is not None and value >= 0 else default
+
+
+# msgspec learns a type on its first use. Another thread that uses it meanwhile ends the process.
+msgspec.msgpack.Decoder(Request), msgspec.msgpack.Decoder(ReplyNote)

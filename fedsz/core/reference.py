@@ -1,23 +1,19 @@
 """A model that both sides hold, by which updates are coded as differences.
 
 The step from the model a client was sent to the one it sends back is small: within the same error
-bound it takes far fewer bytes. A stream of differences names what they refer to by a digest, so
-that nothing is ever added to the wrong model.
+bound it takes far fewer bytes. A stream of differences names its reference by a digest, so that
+nothing is ever added to the wrong model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fedsz.arrays import DTYPE_NAMES, Layout, NDArray, StateDict, as_arrays, raw, require_state_dict
 from fedsz.codecs import _stream
-from fedsz.errors import ConfigError, ReferenceMismatch
-
-if TYPE_CHECKING:
-    from fedsz.methods import History
+from fedsz.errors import ReferenceMismatch
 
 SHOWN: Final = 8  # bytes of a digest in messages
 
@@ -27,44 +23,32 @@ class Reference:
 
     It keeps the arrays, not copies: they must not change while it is in use.
 
-    Attributes:
-        history: what broadcasts have shown on the way to it, if that is known.
-        begun: by tensor, what training begins with in its place; see `fedsz.core.ahead`.
+    Args:
+        state_dict: the model.
+        digest: of the model, where it is known; else it is computed when it is first asked for.
 
     Raises:
         ConfigError: it holds something that streams do not.
     """
 
-    def __init__(self, state_dict: StateDict, history: History | None = None) -> None:
+    def __init__(self, state_dict: StateDict, digest: bytes | None = None) -> None:
         self.arrays: dict[str, NDArray] = as_arrays(state_dict)
-        self.history = history
-        self.begun: Mapping[str, NDArray] = {}
+        if digest is not None:
+            self.__dict__["digest"] = digest
 
     @classmethod
-    def of(cls, given: Reference | StateDict | None) -> Reference | None:
+    def of(cls, model: Reference | StateDict | None) -> Reference | None:
         """Return a reference to what a caller gave, if anything."""
-        if given is None or isinstance(given, Reference):
-            return given
-        return cls(require_state_dict(given))
-
-    def again(self, arrays: StateDict) -> Reference:
-        """Return this model as other arrays hold it, whose digest is known then."""
-        other = Reference(arrays, self.history)
-        other.__dict__.update((k, v) for k, v in self.__dict__.items() if k == "digest")
-        return other
-
-    def with_history(self, history: History | None) -> Reference:
-        """Return this model with what broadcasts have shown on another way to it."""
-        other = copy(self)  # its arrays are known to be some, and its digest may be
-        other.history = history
-        return other
+        if model is None or isinstance(model, Reference):
+            return model
+        return cls(require_state_dict(model))
 
     @cached_property
     def digest(self) -> bytes:
         """XXH3 (128 bits) over every tensor's name, dtype, shape and bytes, in order.
 
-        It tells models apart that differ by accident. Whoever could make two of equal digest could
-        send any model in the first place.
+        It tells models apart that differ by accident. An attacker who can make two models of equal
+        digest could send any model in the first place.
         """
         hashed = _stream.Xxh3()
         for name, x in self.arrays.items():
@@ -73,13 +57,10 @@ class Reference:
             hashed.update(raw(x))
         return hashed.digest()
 
-    def tensor(self, name: str, like: NDArray) -> NDArray:
-        """Return a tensor, or raise `ConfigError` if it has not the dtype and shape of ``like``."""
-        found = self.arrays.get(name)
-        if found is None or found.shape != like.shape or found.dtype != like.dtype:
-            have = "none" if found is None else f"{found.dtype} {found.shape}"
-            raise ConfigError(f"the reference has {have} for {name!r}: {like.dtype} {like.shape}")
-        return found
+    @property
+    def nbytes(self) -> int:
+        """Size of all arrays, in bytes."""
+        return sum(x.nbytes for x in self.arrays.values())
 
     def fits(self, layout: Layout) -> bool:
         """Say whether it has all tensors of a layout, in the same dtypes and shapes."""
@@ -88,6 +69,13 @@ class Reference:
             and (self.arrays[name].shape, self.arrays[name].dtype) == (shape, layout.dtypes[name])
             for name, shape in layout.shapes.items()
         )
+
+
+def like_in(arrays: Mapping[str, NDArray], name: str, like: NDArray) -> NDArray | None:
+    """Return the array of a name if it has the dtype and shape of ``like``, else None."""
+    found = arrays.get(name)
+    fits = found is not None and (found.shape, found.dtype) == (like.shape, like.dtype)
+    return found if fits else None
 
 
 def require_reference(digest: bytes, reference: Reference | None) -> None:

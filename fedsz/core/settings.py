@@ -1,9 +1,9 @@
-"""How to compress: every choice there is, once, as text and numbers that any file can hold."""
+"""How to compress: every choice, once, as text and numbers that any file can hold."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,7 @@ from fedsz.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedsz.codecs import Codec, LosslessCodec
-    from fedsz.methods import Difference, Transform
+    from fedsz.methods import Transform
 
 WEIGHTS: Final = "weights"
 DELTA: Final = "delta"
@@ -24,8 +24,10 @@ UPDATES: Final = (WEIGHTS, DELTA, DELTA_EF)
 
 EXACT: Final = "exact"  # a broadcast without any error
 LEAST_BYTES: Final = 1 << 10  # of a message's arrays: fewer are not worth any error
-DIFFERENCE: Final = "difference"  # what a broadcast by a chain begins with
-STAGGERED: Final = "staggered:"  # and before the bound of one to lattices that are
+
+# Root mean squares of a step: what a bound of kind ``step`` loses for good within it costs nothing
+# that shows. So it is the bound of clients without error feedback.
+WITHOUT_FEEDBACK: Final = 0.5
 
 
 def _codec(text: str) -> Codec:
@@ -35,7 +37,7 @@ def _codec(text: str) -> Codec:
 
 
 def _update(text: str) -> str | Transform:
-    """Return one of `UPDATES` as it is, and else the chain that clients send differences by."""
+    """Return one of `UPDATES` as it is, and else the pipeline that codes differences."""
     if text in UPDATES:
         return text
     from fedsz import methods  # likewise
@@ -43,48 +45,16 @@ def _update(text: str) -> str | Transform:
     try:
         return methods.parse(text)
     except ConfigError as err:
-        have = f"{', '.join(UPDATES)} and chains of methods"
+        have = f"{', '.join(UPDATES)} and pipelines of methods"
         raise ConfigError(f"no update {text!r}; have {have}: {err}") from None
 
 
-def is_bound(downlink: str) -> bool:
-    """Say whether a downlink is within an error bound: neither exact nor by a chain."""
-    return downlink != EXACT and not downlink.startswith(DIFFERENCE)
+def _downlink(text: str) -> str | ErrorBound:
+    return text if text == EXACT else ErrorBound.of(text)
 
 
-def _downlink(text: str) -> str | ErrorBound | Difference:
-    """Return `EXACT`, an error bound, or a chain that a server can send models by."""
-    if text == EXACT:
-        return text
-    if text.startswith(STAGGERED):
-        try:
-            bound = ErrorBound.of(text.removeprefix(STAGGERED))
-        except ConfigError as err:
-            raise ConfigError(f"downlink {text!r}: {err}") from None
-        if bound.kind != "step":
-            raise ConfigError(
-                f"downlink {text!r}: lattices are staggered by bounds of a step alone"
-            )
-        return f"{STAGGERED}{bound}"
-    if is_bound(text):
-        return ErrorBound.of(text)
-    from fedsz import methods  # likewise
-    from fedsz.methods.base import Part
-
-    transform = methods.parse(text)
-    if not isinstance(transform, methods.Difference) or transform.rate != 1:
-        raise ConfigError(f"downlink {text!r} must be {DIFFERENCE!r} of rate 1, for all tensors")
-    for part in methods.parts_of(transform.inner):
-        if not isinstance(part, Part) or part.leads:
-            raise ConfigError(f"a downlink has no {part.name}, which keeps state of its own")
-        if not part.contracts:
-            hint = f": write {part.name}:unbiased=0" if hasattr(part, "unbiased") else ""
-            raise ConfigError(f"a downlink by {part} moves away from the model{hint}")
-    return transform
-
-
-# What a field's text means; its ``str`` is the text in its one form.
-_MEANINGS: Final[dict[str, Callable[[str], Any]]] = {
+# By field, what reads its text; ``str`` of the result is the text in its one form.
+_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "error_bound": ErrorBound.of,
     "codec": _codec,
     "lossless": _codec,
@@ -93,29 +63,23 @@ _MEANINGS: Final[dict[str, Callable[[str], Any]]] = {
 }
 
 
-@lru_cache(maxsize=32)  # a policy may bring new bounds with each round
-def _meant(name: str, text: str) -> Any:
-    """Return what the text of a field means, or raise `ConfigError`; each is read once."""
-    return _MEANINGS[name](text)
+@lru_cache(maxsize=64)  # a policy may bring new bounds with each round
+def _read(name: str, text: str) -> Any:
+    """Return the object that the text of a field describes, or raise `ConfigError`."""
+    return _READERS[name](text)
 
 
 def codec_text(text: str) -> str:
     """Return a codec with its settings in its one form, or raise `ConfigError`."""
-    return str(_meant("codec", text))
-
-
-def codec_told(text: str) -> str:
-    """Return a codec without the settings that only senders need, which older ones do not know."""
-    told: str = _meant("codec", text).told
-    return told
+    return str(_read("codec", text))
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How updates and models are compressed.
 
     Every field is text or a number, and is written and read without loss: by the command line, in
-    TOML, in JSON, and in the messages that tell clients. Texts are brought into one form, so that
-    equal configurations compare equal.
+    TOML, in JSON, and in requests to clients. Texts are brought into one form, so that equal
+    settings compare equal.
 
     Attributes:
         error_bound: the largest error of an element, as `ErrorBound.of` reads it.
@@ -124,16 +88,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         threshold: tensors of up to this many elements stay lossless.
         rule: which other tensors stay lossless; see `fedsz.core.partition.is_lossy`.
         factors: by the names of tensors, what to multiply their bounds with; 1 for all others.
-        update: what clients send: "weights", "delta" (how they differ from the model that clients
-            were sent), "delta+ef" (with error feedback) or that difference by a chain of methods,
-            as `fedsz.methods.parse` reads it, in place of bound and codec.
+        update: what clients send: "weights", "delta" (the difference from the reference model),
+            "delta+ef" (with error feedback) or that difference by a pipeline of methods, as
+            `fedsz.methods.parse` reads it, in place of bound and codec.
         decay: what a residual is multiplied with for each round that it waits, in [0, 1].
-        ahead: whether clients begin to train with part of what they have not sent yet added to the
-            model, where they feed that back; see `fedsz.core.ahead`.
-        downlink: "exact", the error bound of the model that clients are sent, or the chain that
-            codes how it differs from the one that they hold, such as "difference>topk". With
-            "staggered:" before a bound of a step it is of what clients are sent on average; see
-            `fedsz.core.staggered`.
+        downlink: "exact", or the error bound of the reference model.
 
     Raises:
         ConfigError: a value is out of range or does not exist.
@@ -147,7 +106,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     factors: dict[str, float] = {}
     update: str = DELTA_EF
     decay: float = 1.0
-    ahead: bool = False
     downlink: str = EXACT
 
     def __post_init__(self) -> None:
@@ -159,11 +117,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for name, factor in self.factors.items():
             if not 0 < factor < math.inf:
                 raise ConfigError(f"the factor of {name!r} must be above 0, got {factor}")
-        for name in _MEANINGS:
+        for name in _READERS:
             text = getattr(self, name)
             # A default is in its form, and so needs no codecs: options have it in --help.
             if text != _DEFAULTS.get(name):
-                msgspec.structs.force_setattr(self, name, str(_meant(name, text)))
+                msgspec.structs.force_setattr(self, name, str(_read(name, text)))
 
     @classmethod
     def of(
@@ -201,13 +159,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bound(self) -> ErrorBound:
         """The error bound of what clients send."""
-        bound: ErrorBound = _meant("error_bound", self.error_bound)
+        bound: ErrorBound = _read("error_bound", self.error_bound)
         return bound
+
+    @property
+    def downlink_bound(self) -> ErrorBound | None:
+        """The error bound of the reference model; None where the downlink is exact."""
+        return None if self.downlink == EXACT else _read("downlink", self.downlink)
 
     @property
     def lossy_codec(self) -> Codec:
         """The codec for tensors that may be lossy."""
-        codec: Codec = _meant("codec", self.codec)
+        codec: Codec = _read("codec", self.codec)
         codec.require()
         return codec
 
@@ -216,126 +179,63 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The codec for everything else."""
         from fedsz import codecs
 
-        return codecs.get_lossless(_meant("lossless", self.lossless))
+        return codecs.get_lossless(_read("lossless", self.lossless))
 
     @property
     def sends_differences(self) -> bool:
-        """Whether clients send how they differ from the model that they were sent."""
+        """Whether clients send the difference from the reference model."""
         return self.update != WEIGHTS
 
     @property
-    def chain(self) -> Transform | None:
-        """The chain of methods that codes what clients send, if any."""
-        return None if self.update in UPDATES else _meant("update", self.update)
+    def pipeline(self) -> Transform | None:
+        """The pipeline of methods that codes what clients send, if any."""
+        return None if self.update in UPDATES else _read("update", self.update)
 
     @property
-    def uses_history(self) -> bool:
-        """Whether clients may code their updates by what broadcasts have shown."""
-        from fedsz.methods import Eigen
-
-        return self._has(Eigen)
-
-    @property
-    def without_history(self) -> Settings:
-        """What clients are told whose release cannot code by a history: the rest of the chain.
-
-        Of feedback and a bound of the whole step, which such releases do not take in chains, that
-        is "delta+ef"; where nothing is left that compresses, differences without loss. Nor do they
-        know of settings that only senders need, such as those by which `uniform` shrinks.
-        """
-        from fedsz.methods import Bounded, Feedback, parts_of, with_history
-
-        if self.chain is None:
-            told = codec_told(self.codec)
-            return self if told == self.codec else self.replace(codec=told)
-        rest = with_history(self.chain, None)
-        match parts_of(rest) if self.uses_history else []:
-            case [Feedback(decay=decay), Bounded(codec, bound)] if bound and bound.kind == "step":
-                by = {"codec": codec.told, "error_bound": str(bound)}
-                return self.replace(update=DELTA_EF, decay=decay, **by)
-        try:
-            return self.replace(update=rest.told)
-        except ConfigError:
-            return self.replace(update=DELTA, codec=self.lossless)
-
-    @property
-    def downlink_chain(self) -> Transform | None:
-        """The chain that codes how a model differs from the one that clients hold, if any."""
-        by_chain = self.downlink.startswith(DIFFERENCE)
-        return _meant("downlink", self.downlink).inner if by_chain else None
-
-    @property
-    def downlink_bound(self) -> ErrorBound | None:
-        """The bound of the model that clients are sent, if it has one.
-
-        Of staggered lattices it is the bound of what clients hold on average.
-        """
-        text = self.downlink
-        return ErrorBound.of(text.removeprefix(STAGGERED)) if is_bound(text) else None
-
-    @property
-    def staggers(self) -> bool:
-        """Whether clients may be sent models on different lattices."""
-        return self.downlink.startswith(STAGGERED)
-
-    @property
-    def not_staggered(self) -> Settings:
-        """The same with one model for all clients."""
-        return self.replace(downlink=self.downlink.removeprefix(STAGGERED))
-
-    @property
-    def aside(self) -> Settings:
-        """The same for replies that do not train: exactly, and without residuals."""
-        changes = self.chain is not None or self.feeds_back
-        return self.replace(update=DELTA if changes else self.update, codec=self.lossless)
-
-    @property
-    def learns_shifts(self) -> bool:
-        """Whether clients send how their steps differ from what the server has learnt of them."""
-        from fedsz.methods import Difference
-
-        return self._has(Difference)
-
-    @property
-    def feeds_back(self) -> bool:
-        """Whether clients keep what their codec or chain leaves out, for the next round."""
-        from fedsz.methods import Feedback
-
-        return self.update == DELTA_EF or self._has(Feedback)
-
-    @property
-    def begins_ahead(self) -> bool:
-        """Whether clients begin with what they have not sent: of plain error feedback alone.
-
-        A chain's residuals have an age each, so that it may not decay.
-        """
+    def feedback_decay(self) -> float | None:
+        """What a residual is multiplied with for each round; None without error feedback."""
+        if self.pipeline is None:
+            return self.decay if self.update == DELTA_EF else None
         from fedsz.methods import Feedback, parts_of
-        from fedsz.methods.combinators import Wrapper
 
-        if not self.ahead or self.chain is None:
-            return self.ahead and self.update == DELTA_EF
-        wrappers = [part for part in parts_of(self.chain) if isinstance(part, Wrapper)]
-        if len(wrappers) != 1 or type(wrappers[0]) is not Feedback:
-            return False
-        return wrappers[0].decay == 1
+        feedback = (part for part in parts_of(self.pipeline) if isinstance(part, Feedback))
+        return next((part.decay for part in feedback), None)
 
     @property
     def keeps_state(self) -> bool:
-        """Whether clients keep anything from one round to the next."""
+        """Whether clients keep a residual, or the state of a method, for the next round."""
         from fedsz.methods import keeps_state
 
-        return keeps_state(self.chain) if self.chain else self.feeds_back
+        feeds_back = self.feedback_decay is not None
+        return feeds_back or (self.pipeline is not None and keeps_state(self.pipeline))
 
-    def _has(self, kind: type) -> bool:
-        """Say whether a part of the chain is of a kind."""
-        from fedsz.methods import parts_of
+    @property
+    def without_reference(self) -> Settings:
+        """The same for a reply to a message that had no model: a bound of its own, or none."""
+        stays = self.bound.kind in ("rel", "abs") and self.pipeline is None
+        return self.replace(update=WEIGHTS) if stays else self.lossless_only
 
-        return self.chain is not None and any(isinstance(p, kind) for p in parts_of(self.chain))
+    @property
+    def lossless_only(self) -> Settings:
+        """The same without any error: for replies that do not train."""
+        return self.replace(
+            update=WEIGHTS, error_bound=_DEFAULTS["error_bound"], codec=self.lossless
+        )
 
-    def with_factors(self, factors: Mapping[str, float]) -> Settings:
-        """Return the same whose bounds of some tensors are multiplied with these once more."""
-        both = {name: factor * self.factors.get(name, 1.0) for name, factor in factors.items()}
-        return self.replace(factors={**self.factors, **both}) if both else self
+    @property
+    def without_feedback(self) -> Settings:
+        """The same for clients whose residual is lost, or must not be sent.
+
+        A bound of a step is `WITHOUT_FEEDBACK` steps at most; other bounds hold as they are. A
+        pipeline with feedback becomes differences within that bound.
+        """
+        if not self.keeps_state:
+            return self
+        bound = self.bound
+        if bound.kind == "step" or self.pipeline:
+            value = min(bound.value, WITHOUT_FEEDBACK) if bound.kind == "step" else WITHOUT_FEEDBACK
+            bound = ErrorBound.step(value)
+        return self.replace(update=DELTA, error_bound=str(bound))
 
     def bound_of(self, name: str) -> ErrorBound:
         """Return a tensor's error bound; raise `ConfigError` if it is not finite or not above 0."""

@@ -1,14 +1,12 @@
-"""How far a state_dict is from its reference, by tensor and as a whole, and what that bounds.
+"""How far a state_dict is from its reference, by tensor and as a whole, and the bounds by that.
 
 With s_t the step of tensor t (its difference from the reference), n_t its elements and RMS the root
 mean square, a bound of kind ``step`` is for tensor t
 
     b_t = K min(S, 4 RMS(s_t)),    S = RMS of all lossy tensors' steps together
 
-One bound for all tensors spends the fewest bytes on a mean squared error. The minimum keeps those
-that move by decades less from waiting for rounds until their residual reaches the bound. What a
-quantiser leaves out is spread evenly within the bound, so that error feedback is some K / sqrt(3)
-steps behind.
+One bound for all tensors spends the fewest bytes on a mean squared error. The minimum keeps tensors
+that move by decades less from waiting for rounds until their residual reaches the bound.
 """
 
 from __future__ import annotations
@@ -20,46 +18,55 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import LOSSY_DTYPES, NDArray
+from fedsz.codecs.spread import energy as energy_of
 from fedsz.codecs.spread import energy_between
 from fedsz.core.partition import is_lossy
-from fedsz.core.reference import Reference
+from fedsz.core.reference import Reference, like_in
 from fedsz.core.settings import Settings
 
-MOST: Final = 4.0  # root mean squares of its own that bound a tensor's step
+MOST: Final = 4.0  # root mean squares of its own step that bound a tensor
+NEAR: Final = 0.5  # times as far from 0 as from the reference model, at most: a step
+LOOK: Final = 1 << 16  # elements of a tensor that tell
 
 
 def energies(
-    state: Mapping[str, NDArray], reference: Reference, config: Settings
+    state: Mapping[str, NDArray], reference: Reference, settings: Settings
 ) -> dict[str, tuple[int, float]]:
     """Return elements and sum of squares of the step of each tensor that may be lossy.
 
-    Tensors whose step is not finite are left out.
-
-    Raises:
-        ConfigError: the reference lacks a tensor, or has it in another shape or dtype.
+    Tensors that the reference lacks, or whose step is not finite, are left out.
     """
     found = {}
     for name, x in state.items():
-        if x.size and is_lossy(name, x, rule=config.rule, threshold=config.threshold):
-            energy = energy_between(x, reference.tensor(name, x))
+        base = like_in(reference.arrays, name, x)
+        if base is None or not x.size:
+            continue
+        if is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
+            energy = energy_between(x, base)
             if math.isfinite(energy):
                 found[name] = x.size, energy
     return found
 
 
-def bounds_of_step(energies: Mapping[str, tuple[int, float]], config: Settings) -> dict[str, float]:
-    """Return the absolute bounds that a config's bound of kind ``step`` means, by tensor.
+def bounds_of_step(
+    energies: Mapping[str, tuple[int, float]], settings: Settings, bound_value: float | None = None
+) -> dict[str, float]:
+    """Return the absolute bounds that a bound of kind ``step`` stands for, by tensor.
 
     Args:
         energies: elements and sum of squares of each tensor's step.
-        config: with such a bound; its factors multiply it.
+        settings: whose factors multiply the bound.
+        bound_value: K; by default that of the settings' error bound.
 
     Returns:
         Bounds above 0; none where nothing moved. A tensor that did not move has K x S.
     """
+    value = settings.bound.value if bound_value is None else bound_value
     scales = scales_of_step(energies)
-    bounds = {name: config.bound_of(name).value * scale for name, scale in scales.items()}
+    bounds = {
+        name: value * settings.factors.get(name, 1.0) * scale for name, scale in scales.items()
+    }
     return {name: bound for name, bound in bounds.items() if 0 < bound < math.inf}
 
 
@@ -71,52 +78,39 @@ def scales_of_step(energies: Mapping[str, tuple[int, float]]) -> dict[str, float
 
 
 @dataclass(frozen=True)
-class Arrival:
+class UpdateEnergy:
     """How much of an update arrives, in sums of squares over all tensors that may be lossy.
 
     Attributes:
-        step: of the difference between what was trained and what it was trained from.
-        meant: of that with the residual of earlier rounds.
-        left: of what the receiver lacks of it.
+        step: of the difference between the trained model and the reference model.
+        target: of that with the residual of earlier rounds.
+        residual: of the part of the target that the receiver lacks.
         tensors: how many these are.
     """
 
     step: float = 0.0
-    meant: float = 0.0
-    left: float = 0.0
+    target: float = 0.0
+    residual: float = 0.0
     tensors: int = 0
 
-    @classmethod
-    def of(cls, x: NDArray, base: NDArray, meant: NDArray, decoded: NDArray) -> Arrival:
-        """Return that of one tensor.
-
-        Args:
-            x: after training.
-            base: what it was trained from.
-            meant: what was to be sent, with its residual.
-            decoded: what its receiver has of that; the same array if it has all of it.
-        """
-        left = 0.0 if decoded is meant else energy_between(meant, decoded)
-        return cls(energy_between(x, base), energy_between(meant, base), left, 1)
-
-    def __add__(self, other: Arrival) -> Arrival:
-        """Return that of two records together."""
-        return Arrival(
+    def __add__(self, other: UpdateEnergy) -> UpdateEnergy:
+        """Return that of two updates together."""
+        return UpdateEnergy(
             self.step + other.step,
-            self.meant + other.meant,
-            self.left + other.left,
+            self.target + other.target,
+            self.residual + other.residual,
             self.tensors + other.tensors,
         )
 
     @property
-    def kept(self) -> float:
-        """The share of the update's energy that arrives, 1 - |v - v'|^2 / |v|^2."""
-        return 1.0 - self.left / self.meant if self.meant else 1.0
+    def fraction(self) -> float:
+        """The fraction of the update's energy that arrives, 1 - |v - v'|^2 / |v|^2."""
+        return 1.0 - self.residual / self.target if self.target else 1.0
 
     @property
-    def lag(self) -> float:
-        """How many rounds a sender is behind that feeds back what is left, |v - v'| / |s|."""
-        return math.sqrt(self.left / self.step) if self.step else 0.0
+    def residual_ratio(self) -> float:
+        """The norm of the residual over that of the step, |v - v'| / |s|."""
+        return math.sqrt(self.residual / self.step) if self.step else 0.0
 
 
 def root_mean_square(energies: Mapping[str, tuple[int, float]]) -> float:
@@ -144,3 +138,20 @@ def step_spread(
             if math.isfinite(deviation):
                 found[name] = x.size, deviation
     return found
+
+
+def is_step(trained: Mapping[str, NDArray], reference: Reference) -> bool:
+    """Say whether an app has replied with its step in place of a model: what is much nearer to 0.
+
+    Args:
+        trained: the reply.
+        reference: the model; tensors that it lacks say nothing.
+    """
+    size = distance = 0.0
+    for name, x in trained.items():
+        start = like_in(reference.arrays, name, x)
+        if start is not None and x.dtype in LOSSY_DTYPES:
+            some, of_start = (y.reshape(-1)[:LOOK] for y in (x, start))
+            size += energy_of(some)
+            distance += energy_between(some, of_start)
+    return size < NEAR**2 * distance

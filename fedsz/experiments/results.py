@@ -34,7 +34,6 @@ class Table:
     version: int  # of the schema; raised when a column goes or changes its meaning
     columns: Mapping[str, pa.DataType]  # in the file's order
     added: tuple[str, ...] = ()  # columns that older files lack
-    older: tuple[int, ...] = ()  # versions whose columns mean what they mean now
 
     @property
     def schema(self) -> pa.Schema:
@@ -64,7 +63,7 @@ DISTRIBUTION: Final = pa.struct(_columns(
 
 def _option_schema() -> dict[str, pa.DataType]:
     kinds, known = get_type_hints(RunConfig), {str: TEXT, float: REAL, bool: BOOL}
-    axes = ("task", "model", "dataset", "seed", "policy", "clients_per_round", *STORED, *SERVER)
+    axes = ("task", "model", "dataset", "seed", "policy", "clients_per_round", *STORED)
     return {
         name: known.get(kinds[name]) or (COUNT if about.high < 1 << 31 else BIG)
         for name, about in options().items()
@@ -83,15 +82,15 @@ SWEEP: Final = Table(
             (REAL, "bound_value tolerance"), (TEXT, "grid dataset_digest"), (COUNT, "threads"),
         ),
         **OPTION_COLUMNS,
+        **dict(zip(SERVER, (TEXT, REAL), strict=True)),
         **{number.name: {int: BIG, float: REAL}[number.kind] for number in NUMBERS.values()},
         **_columns((pa.list_(DISTRIBUTION), "distributions"), (TEXT, "error"), *ENVIRONMENT),
     },
     added=(
-        "task", "downlink", "policy", "tolerance", "decay", "ahead", "wire_up", "wire_down",
-        "tensors", "lossy", "kept", "lag", "raw_aside", "sent_aside",
-        "clients_per_round", "apart", "epsilon", "delta", "clipping_norm", *SERVER,
+        "task", "downlink", "policy", "tolerance", "decay", "wire_up", "wire_down",
+        "tensors", "lossy", "energy_fraction", "residual_ratio", "raw_other", "sent_other",
+        "clients_per_round", "epsilon", "delta", "clipping_norm", *SERVER,
     ),
-    older=(1,),
 )  # fmt: skip
 
 BENCH: Final = Table(
@@ -199,8 +198,8 @@ def read(path: Path, *tables: Table) -> pa.Table:
     name, version = (marks.get(mark, b"").decode("utf-8", "replace") for mark in (TABLE, VERSION))
     for table in wanted:
         known, needed = set(table.columns), set(table.columns) - set(table.added)
-        versions = map(str, (table.version, *table.older))
-        if name == table.name and version in versions and needed <= have <= known:
+        same = (name, version) == (table.name, str(table.version))
+        if same and needed <= have <= known:
             return _completed(rows, table)
     holds = f"table {name!r} of version {version}" if name else "no result table of fedsz"
     if any((t.name, str(t.version)) == (name, version) for t in wanted):

@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.rule import AUTO, FIXED
+from fedsz.control.policy import AUTO, FIXED
 from fedsz.core.settings import DEFAULT, EXACT, UPDATES, WEIGHTS, Settings
 from fedsz.errors import ConfigError
-from fedsz.spec_strings import chosen
 from fedsz.training.options import RunConfig
 
 RAW: Final = "raw"  # the codec of what is not compressed
@@ -20,8 +19,7 @@ DIRICHLET: Final = "dirichlet"  # the partitioner that takes a number
 DEFAULTS: Final = RunConfig()
 FORM: Final = (
     f"{RAW}, {AUTO}[@POINTS] and UPDATE[:CODEC][@BOUND][/DOWNLINK][ by POLICY[@POINTS]], where"
-    f" UPDATE is one of {', '.join(UPDATES)}; or a chain of methods in place of UPDATE:CODEC@BOUND;"
-    " those of sketches may end in ' into fetchsgd:k=K[,momentum=M]'"
+    f" UPDATE is one of {', '.join(UPDATES)}; or a chain of methods in place of UPDATE:CODEC@BOUND"
 )
 
 
@@ -33,12 +31,11 @@ class Scheme:
     codec: str = DEFAULT.codec  # a table may name one of a benchmark's, or of another release's
     downlink: str = DEFAULT.downlink
     decay: float = DEFAULT.decay
-    ahead: bool = DEFAULT.ahead
     error_bound: str = DEFAULT.error_bound  # "" if it is not known, as of a table that names none
     policy: str = FIXED  # that decides about the above; "fixed" if they are all
     tolerance: float = DEFAULTS.tolerance  # points of accuracy that a policy may cost
-    fetchsgd: str = ""  # elements that the server applies of the summed sketches
-    server_momentum: float = 0.0  # of these sums
+    fetchsgd: str = ""  # in recorded tables alone: elements that FetchSGD applies in a round
+    server_momentum: float = 0.0  # likewise: of its sketches
 
     @classmethod
     def of_config(cls, config: Settings, **more: Any) -> Self:
@@ -48,7 +45,7 @@ class Scheme:
     @classmethod
     def of_run(cls, run: RunConfig) -> Self:
         """Return the scheme of a run."""
-        decided = {name: getattr(run, name) for name in (*DECIDED, *SERVER)}
+        decided = {name: getattr(run, name) for name in DECIDED}
         return cls.of_config(run.compression, **decided)
 
     @classmethod
@@ -81,7 +78,7 @@ class Scheme:
     @property
     def options(self) -> dict[str, Any]:
         """The options of `RunConfig` that say all this."""
-        options = asdict(self)
+        options = {name: x for name, x in asdict(self).items() if name not in SERVER}
         if not self.bound:
             del options["error_bound"]
         return options | ({"lossless": RAW} if self.codec == RAW else {})
@@ -111,15 +108,14 @@ class Scheme:
 
 
 # Of a config, what a scheme writes besides the bound; a table has a column for each.
-STORED: Final = ("update", "codec", "downlink", "decay", "ahead")
+STORED: Final = ("update", "codec", "downlink", "decay")
 DECIDED: Final = ("policy", "tolerance")  # and besides a config,
-SERVER: Final = ("fetchsgd", "server_momentum")  # by options of a run of the same names
+SERVER: Final = ("fetchsgd", "server_momentum")  # columns of recorded tables
 
 _SENT: Final = "|".join(map(re.escape, sorted((RAW, *UPDATES), key=len, reverse=True)))
 _WRITTEN: Final = re.compile(
     rf"(?:(?P<update>{_SENT})(?::(?P<codec>[^@/]+?))?(?:@(?P<bounds>[^/]+?))?|(?P<chain>[^/]+?))"
     r"(?:/(?P<downlink>.+?))?(?: +by +(?P<policy>[^@]+?)(?:@(?P<points>.*?))?)?"
-    r"(?: +into +(?P<server>.+))?"
 )
 
 
@@ -151,38 +147,21 @@ def parse(text: str, usual: Scheme) -> tuple[Scheme, str]:
     raw = RAW in (said.get("update"), said.get("codec"))
     if raw:
         said |= {"update": WEIGHTS, "codec": RAW}
-        usual = replace(usual, downlink=EXACT, policy=FIXED, ahead=False)
+        usual = replace(usual, downlink=EXACT, policy=FIXED)
     config = Settings(
         update=said.get("update") or said["chain"],
         codec=said.get("codec", usual.codec),
         downlink=said.get("downlink", usual.downlink),
         decay=usual.decay,
-        ahead=usual.ahead,
         error_bound=usual.error_bound,
     )
     decided: dict[str, Any] = {"policy": said.get("policy", usual.policy), "tolerance": tolerance}
-    if "server" in said:
-        decided |= _server(said["server"], config)
     scheme = Scheme.of_config(config, **decided)
     if "bounds" in said and scheme.bound is None:
         raise ConfigError("its codec takes no bound")
     if raw and scheme.policy != FIXED:
         raise ConfigError(f"{RAW} leaves a policy nothing to decide")
     return scheme, said.get("bounds", "")
-
-
-def _server(text: str, config: Settings) -> dict[str, Any]:
-    """Return which elements a server applies of the sketches that it feeds back, and its momentum.
-
-    Raises:
-        ConfigError: there is no such server or setting, or updates are no sketches for it.
-    """
-    from fedsz.methods.fetchsgd import SketchedFeedback, feeds
-
-    server = chosen("server", text, [SketchedFeedback()])
-    if not feeds(config.chain):
-        raise ConfigError(f"{server.name} needs sketch:rows=5,fixed=1, got {config.update!r}")
-    return dict(zip(SERVER, (str(server.k), server.momentum), strict=True))
 
 
 def at(scheme: Scheme, bounds: tuple[ErrorBound, ...]) -> list[Scheme]:

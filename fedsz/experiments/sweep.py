@@ -16,9 +16,9 @@ import msgspec
 import pyarrow.compute as pc
 
 from fedsz.child_process import Child
+from fedsz.control.policy import FIXED
 from fedsz.control.record import RoundRecord
 from fedsz.control.round_numbers import numbers
-from fedsz.control.rule import FIXED
 from fedsz.errors import FedszError
 from fedsz.experiments.environment import dataset_digest, file_digest, stamp, threads
 from fedsz.experiments.results import OPTION_COLUMNS, Results

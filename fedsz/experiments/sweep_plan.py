@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any, Final, Self
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.rule import FIXED
+from fedsz.control.policy import FIXED
 from fedsz.core.partition import PAPER as PAPER_RULE
 from fedsz.core.settings import EXACT, WEIGHTS, codec_text
 from fedsz.errors import ConfigError
@@ -167,9 +167,8 @@ def run_id(run: RunConfig, grid: str) -> str:
         del what["error_bound"]
     what |= {"grid": grid, "initial": file_digest(run.initial) if run.initial else ""}
     # Older files do not say these of themselves.
-    usual = {"update": WEIGHTS, "downlink": EXACT, "decay": 1.0, "ahead": False,
-             "task": RunConfig.task, "clients_per_round": 0, "fetchsgd": "",
-             "server_momentum": 0.0}  # fmt: skip
+    usual = {"update": WEIGHTS, "downlink": EXACT, "decay": 1.0,
+             "task": RunConfig.task, "clients_per_round": 0}  # fmt: skip
     what |= {n: getattr(run, n) for n, value in usual.items() if getattr(run, n) != value}
     if run.policy != FIXED:
         what |= {"policy": run.policy, "tolerance": run.tolerance}

@@ -29,8 +29,8 @@ from safetensors.numpy import load_file
 
 from fedsz.child_process import private_stdout, write_line
 from fedsz.codecs import get
+from fedsz.control.policy import FIXED
 from fedsz.control.record import RoundRecord
-from fedsz.control.rule import FIXED
 from fedsz.core.partition import is_lossy
 from fedsz.core.settings import WEIGHTS
 from fedsz.errors import FedszError

@@ -24,13 +24,12 @@ from fedsz.extras import explained
 
 with explained():
     from fedsz import flower_compat  # noqa: F401 - first, for it knows which releases fit
-    from fedsz.flower.admission_rules import AdmissionRules
-    from fedsz.flower.deadline import Deadlines
     from fedsz.flower.fedbuff import FedBuff
-    from fedsz.flower.fetchsgd import FetchSgd
     from fedsz.flower.grid import FedSZGrid
+    from fedsz.flower.liveness import Deadlines
     from fedsz.flower.mod import FedSZMod
     from fedsz.flower.private import PrivateFedAvg
+    from fedsz.flower.rules import Rules
     from fedsz.flower.secure_member import SecureMember
     from fedsz.flower.secure_sum import SecureSum
     from fedsz.flower.server_app import compressed
@@ -40,15 +39,14 @@ with explained():
     from fedsz.transport.local_grid import LocalGrid
 
 __all__ = [
-    "AdmissionRules",
     "Deadlines",
     "FedBuff",
     "FedSZGrid",
     "FedSZMod",
-    "FetchSgd",
     "GrpcGrid",
     "LocalGrid",
     "PrivateFedAvg",
+    "Rules",
     "SecureMember",
     "SecureSum",
     "StreamingFedAvg",

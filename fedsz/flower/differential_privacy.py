@@ -4,8 +4,7 @@ A client that clips its update fills the norm already. What error feedback adds 
 as much of the update: feedback costs accuracy there, and bytes. So nothing is fed back, and what is
 left out is lost: `auto` keeps to a finer bound. docs/flower.md has the measurement.
 
-One that adds noise feeds back what compression leaves of that, and has all of its own noise in it,
-which others' has not made smaller. Training that began ahead by it would begin far from the model.
+One that adds noise feeds back what compression leaves of that.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any, Final
 
 from flwr.app import ConfigRecord, RecordDict
 
-from fedsz.core.ahead import not_ahead
 from fedsz.core.settings import DELTA, DELTA_EF, Settings
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower_compat import KEY_CLIPPING_NORM, records_in
@@ -24,14 +22,6 @@ from fedsz.flower_compat import KEY_CLIPPING_NORM, records_in
 # Of Flower's wrappers, and of the older DPFedAvgFixed and DPFedAvgAdaptive.
 _NORMS: Final = (KEY_CLIPPING_NORM, "dpfedavg_clip_norm")
 _NOISE: Final = "dpfedavg_noise_stddev"  # that clients add once they have clipped
-
-MOST_STEPS: Final = 0.5  # steps: the most that a policy's bound is then
-
-# Said once in a run, with the norm.
-CLIPPED_AGAIN: Final = (
-    "updates keep to clipping_norm=%g, as differential privacy asks: each is clipped to it once it"
-    " is decoded, and update='delta+ef' feeds nothing back"
-)
 
 
 def clipping_norm(content: Mapping[str, Any]) -> float | None:
@@ -53,30 +43,24 @@ def adds_noise(content: RecordDict) -> bool:
     return legacy or LocalNoise.is_asked(content)
 
 
-def under_privacy(config: Settings, base: Settings, content: RecordDict) -> Settings:
-    """Return how updates are sent by clients that a training message asks to clip, or to add noise.
+def is_private(content: RecordDict) -> bool:
+    """Say whether a training message asks a client to clip its update, or to add noise."""
+    return clipping_norm(content) is not None or adds_noise(content)
 
-    ``base`` is what the user has named.
+
+def under_privacy(settings: Settings, base: Settings, content: RecordDict) -> Settings:
+    """Return how updates are sent that a training message asks clients to clip.
+
+    Error feedback would add what is clipped off again. A pipeline keeps the feedback that it names,
+    and a bound that the user has named holds as it is.
+
+    Args:
+        settings: of the round.
+        base: what the user has named.
+        content: of the message.
     """
-    if clipping_norm(content) is not None:
-        return without_feedback(config, base).not_staggered
-    return not_ahead(config).not_staggered if adds_noise(content) else config
-
-
-def without_feedback(config: Settings, base: Settings) -> Settings:
-    """Return how updates are sent that clients clip; ``base`` is what the user has named.
-
-    A chain keeps the feedback that it names, and a bound that was named holds as it is. One that
-    the policy chose is of what it stands for: differences with feedback, in a basis.
-    """
-    if config.update != base.update:
-        config = config.without_history
-    if config.update != DELTA_EF:
-        return config.replace(ahead=False)
-    bound = config.bound
-    chosen = config.error_bound != base.error_bound
-    if chosen and bound.kind == "step" and bound.value > MOST_STEPS:
-        config = config.replace(error_bound=f"step:{MOST_STEPS:g}")
-    if config.codec != base.codec:  # what shrinks leaves to later rounds what would be lost here
-        config = config.replace(codec=config.lossy_codec.told)
-    return config.replace(update=DELTA, ahead=False)
+    if clipping_norm(content) is None or settings.update != DELTA_EF:
+        return settings
+    if settings.error_bound == base.error_bound:
+        return settings.replace(update=DELTA)
+    return settings.without_feedback

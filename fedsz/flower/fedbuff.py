@@ -6,19 +6,19 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedsz.core.broadcast import Broadcast
 from fedsz.errors import ConfigError, RefusedReply
-from fedsz.flower.admission import streamed
-from fedsz.flower.admitted_record import AdmittedRecord
 from fedsz.flower.mean import Mean
+from fedsz.flower.records import views_of
 from fedsz.flower.refusal import Refusal
-from fedsz.flower.strategy import Evaluate, StreamingFedAvg
+from fedsz.flower.strategy import Evaluate, StreamingFedAvg, streamed
+from fedsz.flower.update import SealedRecord, Term, Update
 from fedsz.flower_compat import records_in
 
 BUFFER: Final = 10
@@ -45,8 +45,7 @@ class FedBuff(StreamingFedAvg):
 
     Args:
         buffer: updates that make a new model.
-        max_staleness: the most that s may be. Older updates are refused, and their senders go back
-            to the residuals that they had.
+        max_staleness: the most that s may be. Older updates are refused.
         most_ahead: updates of one client among the last `RECENT`, as a multiple of its equal share.
             What is above counts as if it had kept to that; infinity for no limit.
 
@@ -83,7 +82,7 @@ class FedBuff(StreamingFedAvg):
         self._out: dict[int, tuple[str, int]] = {}  # by node: its message, and the model in that
         self._models = 0  # that there have been
         self._staleness = 0  # of the reply that is being added
-        self._broadcast: Broadcast | None = None
+        self._newest = ArrayRecord()  # the model
 
     def start(
         self,
@@ -107,6 +106,7 @@ class FedBuff(StreamingFedAvg):
         for number in range(num_rounds + 1):
             if number:
                 self.quorum.begin()
+                self._newest = arrays
                 replies = self._replies(grid, number, arrays, config, timeout)
                 averaged, metrics = self.aggregate_train(number, replies)
                 if averaged is not None:
@@ -147,9 +147,11 @@ class FedBuff(StreamingFedAvg):
                 self._staleness = self._models - begun
                 yield reply
                 usable += not reply.has_error() and not _refused(reply)
-            pause = POLL_SECONDS if replies else min(2 * pause, LONGEST_POLL)
-            if not replies:
+            if replies:
+                pause = POLL_SECONDS
+            else:
                 time.sleep(pause)
+                pause = min(2 * pause, LONGEST_POLL)
 
     def _ask(
         self,
@@ -175,21 +177,19 @@ class FedBuff(StreamingFedAvg):
             self._out[node] = message_id, self._models
         return set(chosen)
 
-    def _add(self, mean: Mean, reply: Message) -> RecordDict:
-        records = list(records_in(reply.content, ArrayRecord).values())
-        for record in records:
-            if not isinstance(record, AdmittedRecord) or record.broadcast is None:
-                raise ConfigError("FedBuff needs a FedSZGrid")
-            record.received.staleness = self._staleness
-            record.received.share = self._share(reply.metadata.src_node_id)
-            self._broadcast = record.broadcast
-            if self._staleness > self.max_staleness:
-                why = f"{self._staleness} models are newer; at most {self.max_staleness} may be"
-                record.received.refused = RefusedReply(Refusal.STALE, why)
-                raise record.received.refused
-        metrics = super()._add(mean, reply)
-        self._recent.append(reply.metadata.src_node_id)
-        return metrics
+    def _opened(
+        self, record: ArrayRecord, node: int, weight: float
+    ) -> tuple[Update, list[Term], float, float]:
+        if not isinstance(record, SealedRecord):
+            raise ConfigError("FedBuff needs a FedSZGrid")
+        record.received = replace(record.received, staleness=self._staleness)
+        if self._staleness > self.max_staleness:
+            why = f"{self._staleness} models are newer; at most {self.max_staleness} may be"
+            raise RefusedReply(Refusal.STALE, why)
+        update, terms, weight, scale = super()._opened(record, node, weight)
+        share = self._share(node)
+        self._recent.append(node)
+        return update, terms, weight, scale * share
 
     def _share(self, node: int) -> float:
         """Return what a client's step counts times, by how often others have replied lately."""
@@ -201,11 +201,9 @@ class FedBuff(StreamingFedAvg):
         return Mean(steps=True)
 
     def _result(self, mean: Mean, *, inside: bool) -> ArrayRecord:
-        assert self._broadcast is not None
-        assert self._broadcast.model is not None
-        return mean.result(self._broadcast.model.arrays, rounds=not inside)
+        return mean.result(views_of(self._newest), rounds=not inside)
 
 
 def _refused(reply: Message) -> bool:
     records = records_in(reply.content, ArrayRecord).values()
-    return not any(isinstance(r, AdmittedRecord) and r.received.refused is None for r in records)
+    return not any(isinstance(r, SealedRecord) and r.refused is None for r in records)

@@ -5,58 +5,59 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, Final, Self
 
-from flwr.app import Message, RecordDict
+import msgspec
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
-from fedsz.control.policy import Controller, asked_for
+from fedsz.control.controller import Controller, asked_for
+from fedsz.control.policy import DEFAULT_TOLERANCE, SENSITIVITY
 from fedsz.control.record import Decision, RoundRecord, Traffic
-from fedsz.control.rule import DEFAULT_TOLERANCE, SENSITIVITY, SPREAD, STEP
 from fedsz.core.settings import DEFAULT
-from fedsz.errors import ConfigError, CorruptStream, RefusedReply
-from fedsz.flower.admission import Admission
-from fedsz.flower.admission_rules import FLEET, AdmissionRules
-from fedsz.flower.admitted_record import checked
-from fedsz.flower.deadline import Deadlines
-from fedsz.flower.differential_privacy import under_privacy
-from fedsz.flower.exchange import Exchange
-from fedsz.flower.packing import Packed, Packer
-from fedsz.flower.pushes import is_round, is_training, round_of
-from fedsz.flower.quorum import Quorum
-from fedsz.flower.refusal import Refusal
-from fedsz.flower.round_book import RoundBook
+from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedReply, TooFewReplies
+from fedsz.flower.book import RoundBook
+from fedsz.flower.differential_privacy import is_private
+from fedsz.flower.incoming import OpenedReply
+from fedsz.flower.incoming import Replies as ReplyChecks
+from fedsz.flower.liveness import Backoff, Deadlines, Quorum
+from fedsz.flower.outgoing import OpenRequest, Sender
+from fedsz.flower.records import is_round, is_training, round_of
+from fedsz.flower.refusal import BLAMELESS, Refusal, kind_of, reason, reason_of
+from fedsz.flower.requests import NO_REPLY, NOT_TAKEN, Outcome, Requests
+from fedsz.flower.rules import FLEET, NO_LIMIT, Rules, weight_of
 from fedsz.flower.secure_rounds import SecureRounds
 from fedsz.flower.secure_sum import SecureSum
-from fedsz.flower.server_step import spread_of
-from fedsz.flower.shifts import Shifts
 from fedsz.flower.wrapped_grid import WrappedGrid, wraps
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
 
 # Flower shows what is logged below its own logger, also from inside of an app.
 logger = logging.getLogger("flwr.fedsz")
 
-_LEARNED: Final = "learned"  # the record of a state that is of admission
+_STATE: Final = "grid"  # the record of a state that has no arrays
 
 
 class FedSZGrid(WrappedGrid):
     """A Grid for any strategy whose clients run `FedSZMod`.
 
-    What goes out is packed once for all, with the settings by which clients compress their replies;
-    what comes back is decoded before the strategy sees it. Each round is logged with what it saved.
-    An error bound that is named holds exactly; a warning says if it loses most of an update.
+    A model is encoded once for all clients, with the settings by which they compress their replies;
+    each reply is decoded before the strategy sees it, and its step is put onto the strategy's own
+    model. Each round is logged with the bytes that it saved. An error bound that is named holds
+    exactly; a warning says if it loses most of an update.
 
-    A reply that does not decode, or that has other names or shapes than the model last sent,
-    becomes an error reply: counted, logged with its reason, left out by the strategy. Arrays go out
-    and come in in the dtypes of the first model sent, whatever a strategy made of them since.
-    Replies to messages that do not train, and models below 1 kB, are exact.
+    A reply that does not decode, or that has other names or shapes than the model, becomes an error
+    reply: counted, logged with its reason, left out by the strategy. Where all clients reply a part
+    of the model, that is no error. A round whose replies are all refused ends the run with the
+    reason. Arrays go out and come in in the dtypes of the first model sent, whatever a strategy
+    made of them since. Replies to messages that do not train, and models below 1 kB, are exact.
 
     Where messages name their round, as those of Flower's strategies do, the first round after
     others begins a new run: nothing of the one before is used.
@@ -64,29 +65,27 @@ class FedSZGrid(WrappedGrid):
     Args:
         inner: the Grid that carries the messages.
         error_bound: as in `fedsz.compress`; so are codec, lossless, threshold and rule.
-        update: what clients send. "weights"; "delta", the difference from the model in the message,
+        update: what clients send. "weights"; "delta", the difference from the reference model,
             within the same bound on the weights; "delta+ef", the default, with error feedback. Or a
-            chain such as "feedback>topk", see `fedsz.methods`. Other models are sent as weights.
+            pipeline such as "feedback>topk", see `fedsz.methods`.
         decay: what a client's residual is multiplied with for each round that it waits, in [0, 1].
-        downlink: how the model is sent: "exact", or as what it differs by from the one that a
-            client holds, within a bound such as "std:1", or by "difference>" and a chain.
-        downlink_feedback: whether what one broadcast leaves out goes into the next.
-        shared_initial: whether clients may hold the first model; see `FedSZMod`.
-        shifts: keeps what an update by "difference>" has taught of each client, within limits.
+        downlink: how the model is sent: "exact", or as the difference from the reference model that
+            a client holds, within a bound such as "std:1".
+        shared_initial: whether clients may have the first model; see `FedSZMod`.
         policy: who decides all of this before each round: "auto", the default; "fixed", that where
             a bound, threshold, rule, update or downlink is named; or another of `fedsz.control`.
         tolerance: points of accuracy that compression may cost, for policies that ask.
         rounds: how many there will be, for policies that ask; a Grid cannot see that.
-        same_model: whether replies must have the names and shapes of the model that was sent.
+        same_model: whether replies must have the names and shapes of the model, or of each other.
         rules: what else replies must keep to before they count. None: nothing but what makes them
-            an update, so an app runs as it does without fedsz. `AdmissionRules`. Or "fleet": their
-            defaults, and those of deadlines and min_replies, for clients that may fail or lie.
+            an update, so an app runs as it does without fedsz. `Rules`. Or "fleet": their defaults,
+            and those of deadlines and min_replies, for clients that may fail or lie.
         deadlines: how long a `GrpcGrid` waits for slow clients; with "fleet" see `Deadlines`, else
             as long as the app says.
         min_replies: usable replies that a round of training needs, with "fleet" 1. With fewer, or
             without weight, all become error replies, at which Flower's strategies keep the model.
             Three such rounds raise `fedsz.errors.TooFewReplies`. `StreamingFedAvg` has its own.
-        on_round: called with the record of each round; the last one ends with `end_round()`.
+        on_round: called with the record of each round of training once its replies are in.
         secure: adds up updates without reading any, and without ``rules``; see `SecureSum`.
 
     Raises:
@@ -100,8 +99,6 @@ class FedSZGrid(WrappedGrid):
         0
     """
 
-    _exchange: Exchange
-
     def __init__(
         self,
         inner: Grid,
@@ -114,14 +111,12 @@ class FedSZGrid(WrappedGrid):
         update: str | None = None,
         decay: float = DEFAULT.decay,
         downlink: ErrorBound | float | str | None = None,
-        downlink_feedback: bool = True,
         shared_initial: bool = False,
-        shifts: Shifts | None = None,
         policy: str | None = None,
         tolerance: float = DEFAULT_TOLERANCE,
         rounds: int | None = None,
         same_model: bool = True,
-        rules: AdmissionRules | str | None = None,
+        rules: Rules | str | None = None,
         deadlines: Deadlines | None = None,
         min_replies: int | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
@@ -140,17 +135,16 @@ class FedSZGrid(WrappedGrid):
         is_fleet, least = rules == FLEET, min_replies or 1
         self._quorum = Quorum(least) if is_fleet or min_replies is not None else None
         deadlines = deadlines or (Deadlines(quorum=least) if is_fleet else Deadlines(math.inf))
-        rules = replace(AdmissionRules.of(rules), same_model=same_model)
-        book = RoundBook(inner, controller, tells=True, on_round=on_round)
-        packing = {"feedback": downlink_feedback, "shared_initial": shared_initial}
-        self._set_up(inner, book, rules, deadlines, secure=secure, shifts=shifts, **packing)
+        rules = replace(Rules.of(rules), same_model=same_model)
+        book = RoundBook(inner, controller, logs=True, on_round=on_round)
+        self._set_up(inner, book, rules, deadlines, secure, shared_initial=shared_initial)
 
     @classmethod
     def controlled(
         cls,
         inner: Grid,
         controller: Controller,
-        rules: AdmissionRules,
+        rules: Rules,
         deadlines: Deadlines,
         seed: int | None = None,
         secure: SecureSum | None = None,
@@ -159,22 +153,61 @@ class FedSZGrid(WrappedGrid):
 
         Args:
             inner: the Grid that carries the messages.
-            controller: decides how each round is sent, from what `end_round` is told.
+            controller: decides how each round is sent, from the record of the round before.
             rules: what replies must keep to.
             deadlines: how long they are awaited.
-            seed: what methods draw from; None for another in each run.
+            seed: of the methods' random numbers; None for another in each run.
             secure: adds up updates without reading any.
         """
         grid = cls.__new__(cls)
         grid._quorum = grid._new_controller = None
-        book = RoundBook(inner, controller, tells=False)
+        book = RoundBook(inner, controller, logs=False)
         grid._set_up(inner, book, rules, deadlines, secure, shared_initial=True, seed=seed)
         return grid
 
+    def _set_up(
+        self,
+        inner: Grid,
+        book: RoundBook,
+        rules: Rules,
+        deadlines: Deadlines,
+        secure: SecureSum | None,
+        *,
+        shared_initial: bool,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(inner)
+        if secure is not None:  # nothing can be checked of a masked update
+            no_limits: Any = {"max_client_share": 1.0, "max_update_norm": NO_LIMIT}
+            rules = replace(rules, same_model=False, **no_limits)
+        self.is_secure, self._lock = secure is not None, threading.RLock()
+        self._book, self._rules, self._deadlines = book, rules, deadlines
+        self._secure = secure
+        self._new_sender = partial(Sender, shared_initial=shared_initial, seed=seed)
+        self._begin_run()
+
+    def _begin_run(self) -> None:
+        """Know nothing of clients, as in a new process: neither models, residuals nor norms."""
+        self._numbers: dict[str, tuple[int, set[int]]] = {}  # by type: the round, and its nodes
+        self._sender, self._checks = self._new_sender(), ReplyChecks(self._rules)
+        self._requests = Requests(self.inner, self._sender, self._book, self._deadlines, self._lock)
+        self._backoff, self._asked, self._failed = Backoff(), set[int](), set[int]()
+        self._waiting = deque[Iterator[Message]]()  # replies that were pulled, and are not judged
+        self._is_streamed = False  # whether the last push takes replies one at a time
+        self._is_open = False  # whether a round of training has begun, and not ended
+        self._purpose: tuple[str, tuple[int, ...]] = "", ()
+        self._sums = None
+        if self._secure is not None:
+            weighted_by = self._rules.weighted_by
+            self._sums = SecureRounds(self._secure, self, self._book, weighted_by)
+
     def state(self) -> RecordDict:
         """Return what the Grid remembers of the rounds so far, for `restore` in another process."""
+        sent, records = self._sender.state()
+        entries: Any = {"sender": sent, "checks": self._checks.state()}
+        entries["backoff"] = msgspec.msgpack.encode(self._backoff)
         sums = self._sums.state() if self._sums else {}
-        return RecordDict({**self._packer.state(), _LEARNED: self._admission.state(), **sums})
+        return RecordDict({_STATE: ConfigRecord(entries), **records, **sums})
 
     def restore(self, state: RecordDict) -> None:
         """Go on after the round at whose end `state` was called, which `end_round` has ended.
@@ -182,46 +215,17 @@ class FedSZGrid(WrappedGrid):
         Raises:
             FedszError: ``state`` is no Grid's.
         """
-        records = dict(state)
+        records: dict[str, Any] = dict(state)
         try:
-            self._packer.restore(records, self._book.decision.config)
-            self._admission.restore(records[_LEARNED])
+            entries = records[_STATE]
+            self._sender.restore(entries["sender"], records, self._book.decision.config)
+            self._checks.restore(entries["checks"])
+            self._backoff = msgspec.msgpack.decode(entries["backoff"], type=Backoff)
             if self._sums:
                 self._sums.restore(records)
         except (KeyError, TypeError, ValueError) as err:
             raise CorruptStream(f"these records are no Grid's: {type(err).__name__} {err}") from err
-        self._book.ended = True
-
-    def _set_up(
-        self,
-        inner: Grid,
-        book: RoundBook,
-        rules: AdmissionRules,
-        deadlines: Deadlines,
-        secure: SecureSum | None,
-        **packing: Any,
-    ) -> None:
-        WrappedGrid.__init__(self, inner)
-        about = inner, lambda: self._exchange, book, rules.weighted_by, packing.get("seed")
-        self._new_sums = partial(SecureRounds, secure, *about) if secure else None
-        self.is_secure, self._lock = secure is not None, threading.RLock()
-        self._book, self._rules, self._deadlines = book, rules, deadlines
-        if not rules.same_model:
-            packing["shifts"] = Shifts(most_clients=0)  # no step that they move could be measured
-        packing["alike"] = self.is_secure or not rules.same_model
-        self._packing = {**packing, "trends": secure is not None and secure.sparse}
-        self._begin_run()
-
-    def _begin_run(self) -> None:
-        """Know nothing of clients, as in a new process: neither models, residuals nor norms."""
-        # By the type of training messages: the last round as they say, and who was asked in it.
-        self._numbers: dict[str, tuple[int, set[int]]] = {}
-        self._sums = self._new_sums() if self._new_sums else None
-        self._admission = Admission(self._rules)
-        self._packer = Packer(**self._packing)
-        self._exchange = Exchange(
-            self.inner, self._packer, self._admission, self._book, self._deadlines, self._lock
-        )
+        self._is_open = False
 
     def steer(self, decision: Decision) -> None:
         """Compress otherwise from the next message on.
@@ -245,20 +249,42 @@ class FedSZGrid(WrappedGrid):
     def end_round(self, **measured: Any) -> RoundRecord:
         """Return the record of the round that is over, and decide how the next one is sent.
 
-        An app need not call this: otherwise a round ends when the next one's model goes out, with
-        what `observe` was told.
+        An app that uses `send_and_receive` need not call this: a round ends when its replies are
+        in. Then it returns that round's record, with what was measured since.
 
         Args:
             measured: fields of `fedsz.control.record.RoundRecord` that no Grid can know: accuracy,
-                loss, spread, apart, sensitivity, train_seconds and test_seconds.
+                loss, spread, sensitivity, train_seconds and test_seconds.
         """
-        self._packer.end_round(self._admission.counted())
-        record = self._book.end(measured)
-        self._admission.end_round()
-        return record
+        with self._lock:
+            ends_itself = self._new_controller is not None
+            if ends_itself and not self._is_open and (ended := self._book.amend(measured)):
+                return ended
+            replies = list(self._book.replies)
+            self._failed |= {
+                reply.node
+                for reply in replies
+                if reply.refused and kind_of(reply.refused) not in BLAMELESS
+            }
+            answered = {reply.node for reply in replies if reply.trains} - self._failed
+            if self._rules.backs_off:
+                self._backoff.end_round(answered, self._failed)
+            self._checks.end_round(replies)
+            self._asked, self._failed, self._is_open = set(), set(), False
+            record = self._book.end(measured)
+            if self._new_controller is None:
+                self._book.decide()
+            return record
+
+    def take_traffic(self) -> Traffic:
+        """Return what was counted since the last call, or since the start.
+
+        Sums are of all; lists have the last 10,000 updates and failures.
+        """
+        return self._book.take_traffic()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Pack and push; see Flower's `Grid`.
+        """Encode and push; see Flower's `Grid`.
 
         Rounds of `StreamedRequest`s may overlap: a reply may come when later models are out. Each
         message has an id: an error reply is pulled by that of one that the inner Grid did not take.
@@ -266,22 +292,35 @@ class FedSZGrid(WrappedGrid):
         pushed = list(messages)
         if self._sums_up(pushed):
             raise ConfigError("a secure sum waits for its clients: use send_and_receive")
-        streamed = takes_replies_as_they_come(pushed)
         self._note_run(pushed)
-        packed, benched = self._packed(pushed, overlaps=streamed)
-        left_out = {reply.metadata.src_node_id: reply for reply in benched}
-        ids = iter(self._exchange.push(packed, streamed=streamed))
-        return [
-            self._exchange.not_sent(left_out[node]) if node in left_out else next(ids)
-            for node in (message.metadata.dst_node_id for message in pushed)
-        ]
+        self._is_streamed = takes_replies_as_they_come(pushed)
+        batch, backed_off = self.open(pushed, streamed=self._is_streamed)
+        ids = dict(zip((asked.node for asked in batch), self._requests.push(batch), strict=True))
+        for asked in batch:
+            if not ids[asked.node]:
+                self.fail(asked.node, NOT_TAKEN, Refusal.FAILED, trains=asked.trains)
+                ids[asked.node] = self._requests.not_sent(self._requests.error(asked, NOT_TAKEN))
+        ids |= {m.metadata.src_node_id: self._requests.not_sent(m) for m in backed_off}
+        return [ids[message.metadata.dst_node_id] for message in pushed]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Pull and unpack; see Flower's `Grid`.
+        """Pull and decode; see Flower's `Grid`.
 
-        Replies to `StreamedRequest`s come one at a time, still sealed.
+        Replies to `StreamedRequest`s are still sealed, and come one at a time: those that wait
+        count in the round that takes them.
         """
-        return self._exchange.pull(message_ids)
+        wanted = list(message_ids)
+        outcomes = self._requests.pull(wanted)
+        found = self._requests.pull_not_sent(wanted)
+        if outcomes:
+            self._waiting.append(self._judged(outcomes))
+        while self._waiting:
+            for message in self._waiting[0]:
+                found.append(message)
+                if self._is_streamed:
+                    return found
+            self._waiting.popleft()
+        return found
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -291,84 +330,111 @@ class FedSZGrid(WrappedGrid):
         Those to `StreamedRequest`s keep theirs sealed, and come while they are read.
 
         Raises:
-            TooFewReplies: three rounds in a row did not count.
+            TooFewReplies: three rounds in a row did not count, or all replies of one were refused.
         """
         pushed = list(messages)
         if takes_replies_as_they_come(pushed) and not self._sums_up(pushed):
-            return Replies(self.stream_replies(pushed, timeout=timeout), checked)
-        quorum, trains = self._quorum if is_round(pushed) else None, is_training(pushed)
-        if quorum and trains:
-            quorum.begin()
-        replies = list(self.stream_replies(pushed, timeout=timeout))
-        return self._of_quorum(quorum, replies, trains=trains) if quorum else replies
-
-    def _of_quorum(self, quorum: Quorum, replies: list[Message], *, trains: bool) -> list[Message]:
-        """Return the replies of a round, or errors in their place if it does not count."""
-        usable = self._admission.usable(replies)
-        if quorum.reached(usable) if trains else usable:
-            return replies
-        why = quorum.why if trains else "no reply has any weight"
-        refused = RefusedReply(Refusal.QUORUM, f"the round does not count: {why}")
-        self._admission.refuse(replies, refused)
+            ends = is_training(pushed) and is_round(pushed)
+            coming = self._stream(pushed, timeout)
+            return Replies(coming, checked, self._end_if_open if ends else _do_nothing)
+        trains = is_training(pushed) and is_round(pushed)
+        if self._quorum and trains:
+            self._quorum.begin()
+        replies = list(self._stream(pushed, timeout))
+        if self._quorum and is_round(pushed):
+            replies = self._of_quorum(self._quorum, replies, trains=trains)
         if trains:
-            quorum.require()
-        return [m if m.has_error() else compat.error_in_place_of(m, str(refused)) for m in replies]
+            self._end_if_open()
+        return replies
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
         """Yield the replies of `send_and_receive`, and keep none."""
         pushed = list(messages)
+        ends = is_training(pushed) and is_round(pushed)
+        replies = self._stream(pushed, timeout)
+        del pushed, messages  # or the model would stay until the last reply
+        return self._ending(replies) if ends else replies
+
+    def _ending(self, replies: Iterator[Message]) -> Iterator[Message]:
+        yield from replies
+        self._end_if_open()
+
+    def _end_if_open(self) -> None:
+        """End a round of training whose replies are in, unless the server does so itself."""
+        if self._is_open and self._new_controller is not None:
+            self.end_round()
+
+    def _stream(self, pushed: list[Message], timeout: float | None) -> Iterator[Message]:
+        """Send messages now, and return an iterator over the replies that pass."""
         self._note_run(pushed)
         if self._sums and self._sums_up(pushed):
-            return iter(self._sums.replies(pushed, self._packed, timeout))
+            with self._lock:
+                self._begin_round(pushed, {message.metadata.dst_node_id for message in pushed})
+            return iter(self._sums.replies(pushed, timeout))
         sealed = takes_replies_as_they_come(pushed)
-        packed, benched = self._packed(pushed)
-        # Nothing here holds on to the messages: the model would stay until the last reply.
-        return chain(benched, self._exchange.stream(packed, timeout, sealed=sealed))
+        batch, backed_off = self.open(pushed, streamed=sealed)
+        return chain(backed_off, self.outcomes(batch, timeout))
 
     def _sums_up(self, pushed: list[Message]) -> bool:
         return self._sums is not None and self._sums.takes(pushed)
 
-    def take_traffic(self) -> Traffic:
-        """Return what was counted since the last call, or since the start.
+    def open(
+        self, pushed: list[Message], *, streamed: bool, begins: bool = True
+    ) -> tuple[list[OpenRequest], list[Message]]:
+        """Return the requests of a push, and error replies to messages that are not to be sent.
 
-        Sums are of all; lists have the last 10,000 updates and failures.
+        Args:
+            pushed: messages of one type.
+            streamed: whether their replies are taken as they come.
+            begins: whether a round may begin with them; else the open one goes on.
         """
-        return self._book.take_traffic()
-
-    def _packed(
-        self, pushed: list[Message], *, overlaps: bool = False
-    ) -> tuple[list[Packed], list[Message]]:
-        """Return ``pushed`` with their arrays sealed, and error replies to those not to be sent."""
         if not pushed:
             return [], []
+        trains = is_training(pushed)
         with self._lock:  # some servers push from a thread for each client
-            if self._packer.begins_round(pushed):
-                self._begin_round(pushed)
-            decision, trains = self._book.decision, is_training(pushed)
-            config, base = decision.config, self._book.controller.base
-            codecs = {int(node): codec for node, codec in decision.codecs.items()}
-            benched = [reply for message in pushed if (reply := self._reply_of_benched(message))]
-            left_out = {reply.metadata.src_node_id for reply in benched}
-            asked = [m for m in pushed if m.metadata.dst_node_id not in left_out]
-            if trains:
-                self._packer.counted(self._admission.asked(m.metadata.dst_node_id for m in asked))
-                config = under_privacy(config, base, pushed[0].content)
-            packed = self._packer.pack(asked, config, codecs, overlaps) if asked else []
-            raw_bytes = sum(p.content.raw_bytes for p in packed)
-            self._book.sent(raw_bytes, sum(p.sent_bytes for p in packed))
-            if raw_bytes and trains:
-                self._book.note_training()
-        return packed, benched
+            backed_off = [r for m in pushed if trains and (r := self._backed_off(m))]
+            silent = {reply.metadata.src_node_id for reply in backed_off}
+            asked = [m for m in pushed if m.metadata.dst_node_id not in silent]
+            if trains and begins:
+                self._begin_round(pushed, {m.metadata.dst_node_id for m in asked})
+            decision, base = self._book.decision, self._book.controller.base
+            opened = self._sender.open(asked, decision, base, streamed=streamed) if asked else []
+        return opened, backed_off
 
-    def _reply_of_benched(self, message: Message) -> Message | None:
+    def _begin_round(self, pushed: list[Message], nodes: set[int]) -> None:
+        """Begin a round of training, unless a push goes on with the one that is open.
+
+        Some servers push a round's messages one by one, each from a thread of its own. So a round
+        is what sends one model, until a node is sent it again. And some protocols train in several
+        exchanges, of which one has the model.
+        """
+        records = compat.records_in(pushed[0].content, ArrayRecord).values()
+        if not records:
+            return
+        purpose = (
+            pushed[0].metadata.message_type,
+            tuple(hash(array.data) for record in records for array in record.values()),
+        )
+        goes_on = purpose == self._purpose and self._asked.isdisjoint(nodes)
+        if not (goes_on and self._is_open):
+            self._end_if_open()
+            if is_private(pushed[0].content):
+                self._book.controller.private = True  # bounds go by the round number alone
+            if self._new_controller is not None:
+                self._book.decide()
+            self._sender.round += 1
+            self._is_open, self._purpose, self._asked = True, purpose, set()
+        self._asked |= nodes
+        self._checks.begin_round(len(self._asked))
+
+    def _backed_off(self, message: Message) -> Message | None:
         """Return an error reply to a message whose receiver is not asked in this round."""
-        node, trains = message.metadata.dst_node_id, is_training([message])
-        why = self._admission.bench.why(node) if trains else ""
-        if not why:
+        node = message.metadata.dst_node_id
+        if not (why := self._backoff.why(node)):
             return None
-        self._exchange.fail(node, f"{Refusal.BENCHED}: {why}", Refusal.BENCHED, trains=trains)
+        self.fail(node, f"{Refusal.BACKOFF}: {why}", Refusal.BACKOFF, trains=True)
         return compat.error_reply(message.metadata, compat.ErrorCode.MOD_FAILED_PRECONDITION, why)
 
     def _note_run(self, pushed: list[Message]) -> None:
@@ -378,23 +444,144 @@ class FedSZGrid(WrappedGrid):
         kind, nodes = pushed[0].metadata.message_type, {m.metadata.dst_node_id for m in pushed}
         with self._lock:
             last, asked = self._numbers.get(kind, (-1, set[int]()))
-            again = number == last and not nodes.isdisjoint(asked)
-            if number < last or (again and not self._packer.goes_on(pushed)):
+            if number < last or (number == last and not nodes.isdisjoint(asked)):
                 logger.info("fedsz: round %d after round %d: a new run begins", number, last)
-                if not self._book.ended:
-                    self.end_round()
+                self._end_if_open()
                 self._book.begin_run(self._new_controller())
                 self._begin_run()
+                asked = set()
             self._numbers[kind] = number, nodes | (asked if number == last else set())
 
-    def _begin_round(self, pushed: list[Message]) -> None:
-        """End the round before, if its app has not done so, and have this one decided."""
-        self._book.tell()  # of a round whose replies were taken one by one
-        if not is_training(pushed):
-            return
-        if self._book.is_over:
-            of = self._book.controller
-            spread = spread_of(self._packer.steps(pushed), of.base) if SPREAD in of.needs else {}
-            self.end_round(spread=spread, apart=self._admission.mean.apart(pushed))
-        self._admission.mean.begin(pushed if STEP in self._book.controller.needs else [])
-        self._book.ended = False
+    def outcomes(self, batch: Sequence[OpenRequest], timeout: float | None) -> Iterator[Message]:
+        """Send requests now, and return an iterator over the replies that pass, or errors."""
+        deadline = self._deadlines.begin([asked.message for asked in batch], timeout)
+        return self._passed(list(batch), self._requests.stream(batch, timeout, deadline), deadline)
+
+    def _passed(
+        self, batch: list[OpenRequest], outcomes: Iterator[Outcome], deadline: Any
+    ) -> Iterator[Message]:
+        trains, waits = any(asked.trains for asked in batch), False
+        if batch:
+            waits = not batch[0].streamed or (trains and self._checks.holds_first)
+        try:
+            for message in self._judged(outcomes) if waits else self._one_by_one(outcomes):
+                if message.has_error():
+                    deadline.refused(message)
+                yield message
+            deadline.end()
+        finally:
+            for asked in self._requests.close(batch):
+                self.fail(asked.node, NO_REPLY, Refusal.FAILED, trains=asked.trains)
+
+    def _one_by_one(self, outcomes: Iterable[Outcome]) -> Iterator[Message]:
+        for outcome in outcomes:
+            yield from self._judged([outcome])
+
+    def _judged(self, outcomes: Iterable[Outcome]) -> Iterator[Message]:
+        """Yield the replies that pass, and errors in the place of others.
+
+        Raises:
+            TooFewReplies: all replies of a round of training were refused.
+        """
+        opened: list[OpenedReply] = []
+        refused: list[tuple[Outcome, FedszError]] = []
+        for outcome in outcomes:
+            if outcome.reply.has_error():
+                self.fail(
+                    outcome.asked.node,
+                    reason_of(outcome.reply),
+                    Refusal.FAILED,
+                    trains=outcome.asked.trains,
+                )
+                yield outcome.reply
+                continue
+            try:
+                opened.append(self._checks.open(outcome))
+            except FedszError as err:
+                refused.append((outcome, err))
+        trained = any(one.asked.trains for one in opened)
+        if trained and (self._checks.holds_first or not opened[0].asked.streamed):
+            self._checks.learn(opened)
+        misfits = self._checks.check_schemas(opened)
+        passed = 0
+        for i, one in enumerate(opened):
+            try:
+                if i in misfits:
+                    raise misfits[i]
+                counted = self._checks.accept(one)
+            except FedszError as err:
+                refused.append((Outcome(one.asked, one.reply), err))
+                continue
+            passed += 1
+            self._count(one, counted)
+            yield one.reply
+        for (asked, reply), why in refused:
+            yield self._refused(asked, reply, why)
+        if refused and not passed and len(refused) > 1 and refused[0][0].asked.trains:
+            raise TooFewReplies(f"all {len(refused)} replies were refused: {reason(refused[0][1])}")
+
+    def _count(self, one: OpenedReply, counted: Any) -> None:
+        if one.asked.evaluates:
+            self._book.evaluated(one.reply)
+        # Arrays that another protocol has masked are none; `SecureRounds` counts its own.
+        masked = one.asked.trains and bool(one.asked.models) and self._sums is None
+        if counted.parts or masked:
+            self._book.received(counted)
+
+    def _refused(self, asked: OpenRequest, reply: Message, err: FedszError) -> Message:
+        if asked.evaluates and kind_of(err) is Refusal.METRIC:
+            self._book.evaluated(reply)  # a loss that is not finite is news of the model
+        self.fail(asked.node, reason(err), kind_of(err), trains=asked.trains)
+        return compat.error_in_place_of(reply, reason(err))
+
+    def fail(self, node: int, why: str, kind: Refusal, *, trains: bool) -> None:
+        """Count a message without a usable reply; only those that train count against a node."""
+        logger.warning("node %d left out: %s", node, why)
+        if trains and kind not in BLAMELESS:
+            self._failed.add(node)
+        self._book.failed(node, why, kind)
+
+    def withdraw(self, nodes: Iterable[int], why: RefusedReply) -> None:
+        """Let the replies of these nodes not count, though they have passed."""
+        known = set(nodes)
+        for reply in self._book.replies:
+            if reply.node in known:
+                reply.withdrawn = reply.withdrawn or why
+
+    def _weighs(self, reply: Message) -> bool:
+        try:
+            return weight_of(reply.content, self._rules.weighted_by) != 0
+        except RefusedReply:
+            return True  # of an evaluation, which is the app's own
+
+    def _of_quorum(self, quorum: Quorum, replies: list[Message], *, trains: bool) -> list[Message]:
+        """Return the replies of a round, or errors in their place if it does not count."""
+        good = [reply for reply in replies if not reply.has_error()]
+        weighs = any(self._weighs(reply) for reply in good)
+        usable = len(good) if weighs else 0
+        if quorum.reached(usable) if trains else usable:
+            return replies
+        why = quorum.why if trains else "no reply has any weight"
+        refused = RefusedReply(Refusal.QUORUM, f"the round does not count: {why}")
+        self.withdraw((reply.metadata.src_node_id for reply in good), refused)
+        if trains:
+            quorum.require()
+        return [m if m.has_error() else compat.error_in_place_of(m, str(refused)) for m in replies]
+
+
+def checked(reply: Message) -> Message:
+    """Return a reply whose sealed arrays all decode and may count, or an error reply in its place.
+
+    A strategy that decodes them after that is spared what they may raise.
+    """
+    records = {} if reply.has_error() else compat.records_in(reply.content, ArrayRecord)
+    try:
+        for record in records.values():
+            len(record)
+    except FedszError as err:
+        logger.warning("node %d left out: %s", reply.metadata.src_node_id, reason(err))
+        return compat.error_in_place_of(reply, reason(err))
+    return reply
+
+
+def _do_nothing() -> None: ...

@@ -12,8 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from fedsz.arrays import Layout, NDArray
 from fedsz.core.clipping import add_step, parts, stepped
 from fedsz.errors import ConfigError, DivergedUpdate
-from fedsz.flower.records import aside_of, to_record, views_of
-from fedsz.flower.refusal import WHOLE
+from fedsz.flower.records import passthrough_of, to_record, views_of
 from fedsz.flower_compat import records_in
 from fedsz.privacy.noise import RandomBytes, SecureBytes, deviation_of, with_noise
 
@@ -91,12 +90,12 @@ class LocalNoise(NamedTuple):
             ModelMismatch: it has other names or shapes than the start.
         """
         arrays = views_of(record)
-        if aside_of(record):
+        if passthrough_of(record):
             raise ConfigError("an update with arrays that are no numbers cannot be noised")
         Layout.of(start).check({name: x.shape for name, x in arrays.items()})
         steps: dict[str, NDArray] = {}
         for name, before in start.items():
-            if before.dtype.kind not in WHOLE:
+            if before.dtype.kind not in "iub":
                 steps[name] = np.zeros(parts(before).size, np.float64)
                 add_step(arrays[name], before, steps[name])
         norm = math.sqrt(sum(float(np.vdot(step, step)) for step in steps.values()))

@@ -6,41 +6,24 @@ weighted average it takes is that mean.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import NDArray
-from fedsz.codecs import _stream
-from fedsz.errors import CorruptStream, FedszError
-from fedsz.flower.secure_member import ANSWER, SECURE, SEEN
+from fedsz.errors import CorruptStream
+from fedsz.flower.secure_member import ANSWER, SECURE
+from fedsz.flower.update import Update
 
 
-@dataclass
-class MaskedUpdate:
-    """What is counted of a reply that nobody has read; see `ReceivedUpdate`."""
-
-    raw_bytes: int
-    sent_bytes: int
-    digest: bytes
-    seconds: float = 0.0
-    scale: float = 1.0
-    staleness: int = 0
-    raised: frozenset[str] = frozenset()
-    refused: FedszError | None = None
-
-    @classmethod
-    def of(cls, reply: Message, model: Mapping[str, NDArray]) -> Self:
-        """Return what is counted of a reply to a message with this model."""
-        answer = answer_in(reply)
-        raw = sum(x.nbytes for x in model.values())
-        return cls(raw, len(answer), _stream.xxh3(answer))
-
-    def forget(self) -> None:
-        """Keep nothing but the numbers, which is all there is."""
+def masked_update(reply: Message, model: Mapping[str, NDArray]) -> Update:
+    """Return what is counted of a reply that cannot be read, to a message with this model."""
+    answer, raw = answer_in(reply), sum(x.nbytes for x in model.values())
+    digest = hashlib.sha256(answer).digest()
+    return Update(ArrayRecord(), {}, None, {}, {}, raw, len(answer), digest)
 
 
 def answer_in(reply: Message) -> bytes:
@@ -49,12 +32,6 @@ def answer_in(reply: Message) -> bytes:
     if not isinstance(answer := record.get(ANSWER), bytes):
         raise CorruptStream("no answer in a secure sum: is FedSZMod() there?")
     return answer
-
-
-def seen_in(reply: Message) -> bytes | None:
-    """Return what a reply's sender has seen of the model, if it says so: `SEEN`."""
-    record: Any = reply.content.get(SECURE, {})
-    return seen if isinstance(seen := record.get(SEEN), bytes) else None
 
 
 def check_beside(reply: Message, key: str) -> None:

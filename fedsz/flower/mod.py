@@ -7,58 +7,56 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
-from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, StateDict, cast
-from fedsz.core.ahead import ahead_of, less_head_start
-from fedsz.core.client import check_finite, coded_update, initial_point, received
-from fedsz.core.encode import compress_measured
+from fedsz.arrays import StateDict
+from fedsz.core.client import ClientSession
 from fedsz.core.framed import framed
-from fedsz.core.protocol import Instructions
-from fedsz.core.reference import Reference
-from fedsz.core.reply_report import ReplyReport
-from fedsz.core.settings import LEAST_BYTES, Settings
-from fedsz.errors import ConfigError, ReferenceMismatch, RefusedRequest, log_failure
-from fedsz.flower.client_state import SENT, UNMASKED, ClientState
+from fedsz.core.protocol import Request
+from fedsz.core.settings import LEAST_BYTES
+from fedsz.errors import ConfigError, NeedsKeyFrame, RefusedRequest, log_failure
 from fedsz.flower.differential_privacy import adds_noise
 from fedsz.flower.local_noise import LocalNoise
-from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import (
     KEY,
     TRAIN,
-    aside_of,
     is_sealed,
     layout_of,
-    plain_bytes,
+    note_of,
+    passthrough_of,
     replaced,
     sealed,
-    streams_of,
+    stream_of,
     to_record,
     views_of,
-    with_aside,
+    with_passthrough,
 )
 from fedsz.flower.secure_member import SECURE, SecureMember
-from fedsz.methods import Eigen
+from fedsz.flower.store import ContextStore, FolderStore
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
 
 logger = logging.getLogger(__name__)
 
-# What an error reply begins with whose sender does not hold the model that it was sent less than,
-LACKS_MODEL = "fedsz: the model is not here"
-# and one whose sender holds the model, although its app failed.
-KEEPS_MODEL = "fedsz: the app failed"
-# What the error reply of a release says that does not know the method, or the codec's setting.
-LACKS_METHOD = f"no method {Eigen.name!r}", "has no setting 'shrink'"
+# How error replies begin: of a client that lacks the model that a delta starts from, and of one
+# that has the model, although its app failed.
+NEEDS_KEY_FRAME: Final = "fedsz: key frame needed"
+APP_FAILED: Final = "fedsz: the app failed"
+
+# What a reply is kept as: as it was sent; or as it was once it had noise, to be masked anew for
+# each secure sum.
+SENT: Final = "sent"
+UNMASKED: Final = "unmasked"
+
+Store = ContextStore | FolderStore
 
 
 class FedSZMod:
-    """A Flower mod that unpacks what a `FedSZGrid` sent and compresses what the app replies.
+    """A Flower mod that unpacks the model of a `FedSZGrid` and compresses the app's reply.
 
     The server chooses codec, error bound and all else and sends them with every message; a message
     from a server without `FedSZGrid` passes through as it is, and so does its reply.
@@ -70,6 +68,10 @@ class FedSZMod:
             or a function that returns a state_dict. A `FedSZGrid` with ``shared_initial`` and a
             downlink that is not exact names its first model and does not send it. A client that
             has another, or none, says so, logs a warning, and is sent it in the same round.
+        state_dir: a folder for the client's state: its reference model and its residual. Without
+            one they are in Flower's Context, which a SuperNode forgets when it restarts, and which
+            must stay below 2 GiB. Clients of one process, with a "partition-id" in their
+            node_config, have a folder each in it.
         secure: what this client asks of secure sums; see `SecureMember`.
 
     Examples:
@@ -88,9 +90,11 @@ class FedSZMod:
         self,
         initial: str | Path | Callable[[], StateDict] | None = None,
         *,
+        state_dir: str | Path | None = None,
         secure: SecureMember | None = None,
     ) -> None:
         self._initial = initial
+        self._state_dir = None if state_dir is None else Path(state_dir)
         self._member = secure or SecureMember(required=False)
 
     def initial_model(self, message: Message, context: Context) -> StateDict | None:  # noqa: ARG002
@@ -113,91 +117,167 @@ class FedSZMod:
             CodecUnavailable: this machine lacks the codec that the server chose.
             CorruptStream: the message's stream is damaged.
             DivergedUpdate: training made NaN or infinities of a finite tensor. The reply is an
-                error then, and what error feedback had kept is forgotten.
+                error then, and the residual is forgotten.
             RefusedRequest: the client trains for secure sums only, or this is not one.
         """
-        request = self._member.request_in(message)
-        if request is not None and not compat.records_in(message.content, ArrayRecord):
-            return self._member.answer(request, message, context)
+        with ContextStore(context) as ours:
+            if self._state_dir is None:
+                return self._answer(message, context, call_next, ours)
+            own = context.node_config.get("partition-id", "client")
+            with FolderStore(self._state_dir / str(own)) as store:
+                return self._answer(message, context, call_next, store)
+
+    def _answer(
+        self, message: Message, context: Context, call_next: ClientAppCallable, store: Store
+    ) -> Message:
+        asked = self._member.request_in(message)
+        if asked is not None and not compat.records_in(message.content, ArrayRecord):
+            return self._member.answer(asked, message, store.records)
         # Before hours of training, not after: the codec may be missing here.
-        note = message.content.get(KEY) if message.has_content() else None
-        if not isinstance(note, ConfigRecord):
-            if request is not None:
-                raise RefusedRequest("a secure sum of a model without instructions")
-            asks = message.has_content() and LocalNoise.is_asked(message.content)
-            asked = _digest(message, {}) if asks else b""
-            return _noised_once(call_next, message, context, asked, SENT)
-        told, state = Instructions.read(note), ClientState(context)
-        initial = partial(self._initial_point, message, context, told.config)
+        note = note_of(message.content) if message.has_content() else None
+        if note is None:
+            if asked is not None:
+                raise RefusedRequest("a secure sum of a model without a request of fedsz")
+            return self._without_grid(message, context, call_next, store)
+        request = Request.decode(note)
+        session = ClientSession(
+            request,
+            store,
+            sender=context.node_id % (1 << 64),
+            initial=partial(self.initial_model, message, context),
+            limits=self._limits_of(message, context),
+        )
         try:
-            plain, sent = _unpacked(message, told, state, initial, self.limits(message, context))
-        except ReferenceMismatch as err:
-            state.doubt_residuals()
+            plain = _received(message, session)
+        except NeedsKeyFrame as err:
+            logger.warning("the server sends the whole model: %s", err)
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
-            return Message(Error(code, f"{LACKS_MODEL}: {err}"), reply_to=message)
-        again = told.config.keeps_state or LocalNoise.is_asked(message.content)
-        asked = _digest(message, sent) if told.trains and again else b""
-        if asked and (kept := state.reply(asked)) is not None:
-            return Message(kept, reply_to=message)
-        masking, noised_for = None, b""
-        if request is not None:
-            masking = self._member.masking(request, message, context)
-            if told.trains and masking.noised_before:
-                noised_for = _digest(message, sent, without=SECURE)
+            return Message(Error(code, f"{NEEDS_KEY_FRAME}: {err}"), reply_to=message)
         try:
-            if told.trains:
-                state.settle(told)
-                state.begin_reply(noised=adds_noise(message.content))
-            if masking is not None:
-                masking.require_first(told, state)
-                plain = dict(masking.begin(plain, sent, told, state))
-            elif told.trains:
-                _begin_ahead(plain, sent, told, state)
-            message.content = replaced(message.content, plain, None)
-            reply = _noised_once(call_next, message, context, noised_for, UNMASKED)
-            if masking is not None and reply.has_content():
-                masking.mask(reply, sent, told, state)
-            elif reply.has_content():
-                _compress(reply, sent, told, state)
-            if told.trains:
-                state.keep_reply(asked, reply.content if asked and reply.has_content() else None)
-            return reply
+            return self._trained(message, context, call_next, store, session, plain, asked)
         except Exception as err:
-            if not told.holds:
+            if not request.reference:
                 raise
             # An exception would lose the Context, and with it the model that was just received.
             reason = f"{type(err).__name__}: {err}"
             log_failure(logger, "the app failed", err)
             code = compat.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            return Message(Error(code, f"{KEEPS_MODEL}: {reason}"), reply_to=message)
+            return Message(Error(code, f"{APP_FAILED}: {reason}"), reply_to=message)
 
-    def _initial_point(
-        self, message: Message, context: Context, config: Settings
-    ) -> Reference | None:
-        """Return the initial model as the server's lattice has it."""
-        try:
-            state = self.initial_model(message, context)
-            return None if state is None else initial_point(state, config)
-        except Exception as err:  # of any function
-            logger.warning("no initial model here, the server sends it: %s", err)
-            return None
+    def _trained(
+        self,
+        message: Message,
+        context: Context,
+        call_next: ClientAppCallable,
+        store: Store,
+        session: ClientSession,
+        plain: dict[str, ArrayRecord],
+        asked: ConfigRecord | None,
+    ) -> Message:
+        """Return the app's reply to plain arrays, compressed; or the reply that was kept."""
+        request, noised = session.request, LocalNoise.is_asked(message.content)
+        identity = b""
+        if request.trains and (request.settings.keeps_state or noised):
+            identity = _identity(message, request, session)
+            if (kept := store.reply(identity, SENT)) is not None:
+                return Message(kept, reply_to=message)
+        if request.trains and adds_noise(message.content) != store.is_noisy:
+            # A residual of an update without noise would go along with one that has some.
+            store.forget_memory()
+            store.is_noisy = adds_noise(message.content)
+        masking, noised_for = None, b""
+        if asked is not None:
+            masking = self._member.masking(asked, message, context, store)
+            if request.trains and masking.noised_before:
+                noised_for = _identity(message, request, session, without=SECURE)
+            masking.check(session)
+        message.content = replaced(message.content, plain)
+        reply = _noised_once(call_next, message, context, store, noised_for, UNMASKED)
+        if reply.has_content():
+            if masking is not None:
+                masking.mask(reply, session)
+            else:
+                _compress(reply, session)
+        if request.trains:
+            kept = reply.content if identity and reply.has_content() else None
+            store.keep_reply(identity, kept, SENT)
+        return reply
+
+    def _without_grid(
+        self, message: Message, context: Context, call_next: ClientAppCallable, store: Store
+    ) -> Message:
+        """Return the app's reply to a server without `FedSZGrid`, with noise if asked for."""
+        identity = b""
+        if message.has_content() and LocalNoise.is_asked(message.content):
+            identity = _identity(message, None, None)
+        return _noised_once(call_next, message, context, store, identity, SENT)
+
+    def _limits_of(self, message: Message, context: Context) -> Limits:
+        """Return what all streams of a message may ask for together."""
+        records = compat.records_in(message.content, ArrayRecord).values()
+        sizes = (len(stream_of(record)) for record in records if is_sealed(record))
+        return self.limits(message, context).together(sum(sizes))
+
+
+def _received(message: Message, session: ClientSession) -> dict[str, ArrayRecord]:
+    """Return the models in a message by key, as plain records.
+
+    Raises:
+        NeedsKeyFrame, ReferenceMismatch, CorruptStream: as `ClientSession.receive`.
+    """
+    plain: dict[str, ArrayRecord] = {}
+    for key, record in compat.records_in(message.content, ArrayRecord).items():
+        if is_sealed(record):
+            model = session.receive(key, stream_of(record), framed)
+            plain[key] = with_passthrough(to_record(dict(model.arrays)), passthrough_of(record))
+    return plain
+
+
+def _compress(reply: Message, session: ClientSession) -> None:
+    """Replace the arrays of a reply by streams, and say what that took.
+
+    Raises:
+        DivergedUpdate: a tensor that was finite is not any more.
+    """
+    records = compat.records_in(reply.content, ArrayRecord)
+    replies: dict[str, ArrayRecord] = {}
+    # Fewer bytes are not worth the error, and no smaller.
+    if sum(layout_of(record).nbytes for record in records.values()) >= LEAST_BYTES:
+        for key, record in records.items():
+            if arrays := views_of(record):
+                replies[key] = sealed(session.reply(key, arrays), passthrough_of(record))
+    reply.content = replaced(reply.content, replies, session.note().encode())
+
+
+def needs_key_frame(reply: Message) -> bool:
+    """Say whether a reply tells that its sender lacks the model that a delta starts from."""
+    return reply.has_error() and str(reply.error.reason).startswith(NEEDS_KEY_FRAME)
+
+
+def received_model(reply: Message) -> bool:
+    """Say whether the sender of a reply has the model that it was sent."""
+    return not reply.has_error() or str(reply.error.reason).startswith(APP_FAILED)
 
 
 def _noised_once(
-    call_next: ClientAppCallable, message: Message, context: Context, asked: bytes, kept_as: str
+    call_next: ClientAppCallable,
+    message: Message,
+    context: Context,
+    store: Store,
+    identity: bytes,
+    form: str,
 ) -> Message:
-    """Return what `_noised` does; to a request for noise of the same digest again, the same reply.
+    """Return `_noised`; for a request for noise of the same identity again, the same reply.
 
     Another would have other noise, and the two together tell more than is accounted for. An empty
-    digest is of no such request.
+    identity is of no such request.
     """
-    if not asked:
+    if not identity:
         return _noised(call_next, message, context)
-    state = ClientState(context)
-    if (kept := state.reply(asked, kept_as)) is not None:
+    if (kept := store.reply(identity, form)) is not None:
         return Message(kept, reply_to=message)
     reply = _noised(call_next, message, context)
-    state.keep_reply(asked, reply.content if reply.has_content() else None, kept_as)
+    store.keep_reply(identity, reply.content if reply.has_content() else None, form)
     return reply
 
 
@@ -222,158 +302,21 @@ def _noised(call_next: ClientAppCallable, message: Message, context: Context) ->
     return reply
 
 
-def lacks_model(reply: Message) -> bool:
-    """Say whether a reply tells that its sender does not hold what it was sent less than."""
-    return reply.has_error() and str(reply.error.reason).startswith(LACKS_MODEL)
+def _identity(
+    message: Message, request: Request | None, session: ClientSession | None, without: str = ""
+) -> bytes:
+    """Return a digest that tells a message apart from all others, whatever way its model came.
 
-
-def lacks_method(reply: Message) -> bool:
-    """Say whether a reply tells that its sender's release cannot code as it was told."""
-    return reply.has_error() and any(what in str(reply.error.reason) for what in LACKS_METHOD)
-
-
-def keeps_model(reply: Message) -> bool:
-    """Say whether the sender of a reply holds what it was sent."""
-    return not reply.has_error() or str(reply.error.reason).startswith(KEEPS_MODEL)
-
-
-def _unpacked(
-    message: Message,
-    told: Instructions,
-    state: ClientState,
-    initial: Callable[[], Reference | None],
-    limits: Limits,
-) -> tuple[dict[str, ArrayRecord], dict[str, Reference]]:
-    """Return the models in a message by key, as plain records and as views of these; keep them.
-
-    ``limits`` are of all its streams together: a message of a kilobyte can have many.
-
-    Raises:
-        ReferenceMismatch, CorruptStream: as `_received`.
+    A record called ``without`` does not count.
     """
-    plain: dict[str, ArrayRecord] = {}
-    sent: dict[str, Reference] = {}
-    records = compat.records_in(message.content, ArrayRecord)
-    streams = [len(stream) for record in records.values() for stream in streams_of(record)]
-    limits = limits.together(sum(streams))
-    for key, record in records.items():
-        if key in told.holds or is_sealed(record):
-            model = _received(key, record, told, state, initial, limits)
-            if is_sealed(record):
-                limits = limits.less(sum(x.nbytes for x in model.arrays.values()))
-            plain[key] = to_record(model.arrays)
-            sent[key] = model.again(views_of(plain[key]))
-            del model
-            digest = told.holds.get(key)
-            state.keep_model(key, plain[key] if digest is not None else None, digest or b"")
-            plain[key] = with_aside(plain[key], aside_of(record))
-    return plain, sent
-
-
-def _begin_ahead(
-    plain: dict[str, ArrayRecord],
-    sent: Mapping[str, Reference],
-    told: Instructions,
-    state: ClientState,
-) -> None:
-    """Have the app begin with part of what it has not sent yet, where the server says so."""
-    kept = state.residual_keys()
-    for key, model in sent.items():
-        # A client may call its only model otherwise.
-        kept_as = kept[0] if len(sent) == len(kept) == 1 else key
-        moved = ahead_of(model, *state.residual(kept_as, told), told.config)
-        if not moved:
-            continue
-        begun = to_record({name: moved.get(name, x) for name, x in model.arrays.items()})
-        views = views_of(begun)
-        model.begun = {name: views[name] for name in moved}
-        plain[key] = with_aside(begun, aside_of(plain[key]))
-
-
-def _received(
-    key: str,
-    record: ArrayRecord,
-    told: Instructions,
-    state: ClientState,
-    initial: Callable[[], Reference | None],
-    limits: Limits,
-) -> Reference:
-    """Return the model in a message; see `fedsz.core.client.received`."""
-    if key not in told.holds:
-        return Reference(ReceivedUpdate(record, limits=limits).arrays())
-    plain = {} if is_sealed(record) else views_of(record)
-    return received(key, streams_of(record), plain, told, state, initial, limits, framed)
-
-
-def _digest(message: Message, sent: Mapping[str, Reference], without: str = "") -> bytes:
-    """Return what tells a request apart from all others; our own record says run and turn.
-
-    A record ``without`` tells nothing.
-    """
-    content = message.content
+    models: Mapping[str, Any] = {} if session is None else session.models
     hashed = hashlib.sha256(f"{message.metadata.message_type}\0".encode())
-    for key, record in sorted((k, record) for k, record in content.items() if k != without):
-        told: Any = sorted(record.items())
-        if isinstance(record, ArrayRecord):
-            told = sent[key].digest if key in sent else [array.data for array in record.values()]
-        hashed.update(repr((key, told)).encode("utf-8", "surrogatepass"))
-    return hashed.digest()
-
-
-def _in_dtypes_of(sent: Reference, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Return a reply's floats in the dtypes of the model, as its receiver would cast them."""
-    found = dict(arrays)
-    for name, x in arrays.items():
-        like = sent.arrays.get(name)
-        if like is not None and {x.dtype, like.dtype} <= LOSSY_DTYPES:
-            with np.errstate(over="ignore"):
-                found[name] = cast(x, like.dtype)
-    return found
-
-
-def _compress(
-    reply: Message, sent: Mapping[str, Reference], told: Instructions, state: ClientState
-) -> None:
-    """Replace the arrays of a reply by streams, and say what that took.
-
-    Raises:
-        DivergedUpdate: a tensor that was finite is not any more.
-    """
-    records = compat.records_in(reply.content, ArrayRecord)
-    replies: dict[str, ArrayRecord] = {}
-    reports, arrivals = [], []
-    layouts = {key: layout_of(record) for key, record in records.items()}
-    # Not worth the error, and no smaller.
-    small = sum(layout.nbytes for layout in layouts.values()) < LEAST_BYTES
-    for key, record in records.items():
-        # A client may call its only model otherwise.
-        origin = sent.get(next(iter(sent)) if len(sent) == len(records) == 1 else key)
-        arrays = views_of(record)
-        if not arrays:
-            continue  # nothing that a stream could hold
-        if origin is not None:
-            arrays = _in_dtypes_of(origin, arrays)
-        fits = origin is not None and origin.fits(Layout.of(arrays))
-        if small:
-            if origin is not None and fits and origin.begun:  # what is held back stays here
-                own = to_record(dict(less_head_start(arrays, origin)))
-                replies[key] = with_aside(own, aside_of(record))
+    hashed.update(b"" if request is None else request.identity)
+    for key, record in sorted(compat.data_of(message.content).items()):
+        if key in (KEY, without) or (request and key in models and key in request.reference):
             continue
-        if origin is not None and fits:
-            stream, report, arrived = coded_update(key, arrays, told, origin, state)
-            arrivals.append(arrived)
-        else:  # another model
-            if origin is not None:
-                check_finite(key, arrays, origin, state)
-            if told.trains:
-                state.forget_residual(key)
-            stream, report = compress_measured(arrays, told.config)
-        reports.append(report)
-        if len(stream) < plain_bytes(arrays, record):
-            replies[key] = sealed([stream], aside_of(record))
-    note = None
-    if reports:
-        feeds_back = told.trains and told.config.feeds_back
-        said = ReplyReport.of(reports, arrivals, feeds_back=feeds_back)
-        note = compat.make_note(said.written())
-    reply.content = replaced(reply.content, replies, note)
+        data: Any = sorted(record.items())
+        if isinstance(record, ArrayRecord):
+            data = [array.data for array in record.values()]
+        hashed.update(repr((key, data)).encode("utf-8", "surrogatepass"))
+    return hashed.digest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,10 +19,10 @@ from fedsz.core.clipping import add_step, parts, stepped
 from fedsz.errors import ConfigError
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.mean import Mean
-from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_array, views_of
-from fedsz.flower.refusal import WHOLE, refusing_failures
+from fedsz.flower.refusal import refusing_failures
 from fedsz.flower.strategy import Averaged, Evaluate, StreamingFedAvg
+from fedsz.flower.update import SealedRecord, Update
 from fedsz.flower_compat import KEY_CLIPPING_NORM, make_record
 from fedsz.privacy.accounting import Release
 from fedsz.privacy.clipping_norm import ClippingNorm
@@ -211,7 +212,24 @@ class PrivateFedAvg(StreamingFedAvg):
         return super()._reached(max(replies, 1) if self._noises else replies)
 
     def _begin_mean(self) -> Mean:
-        return _StepSum(self._sent, self.clip.norm if self._noises else None)
+        return _StepSum(self._sent)
+
+    def _add_record(self, mean: Mean, record: ArrayRecord, node: int, weight: float) -> None:  # noqa: ARG002 - all alike
+        assert isinstance(mean, _StepSum)
+        norm = self.clip.norm if self._noises else math.inf  # which clients keep to
+        with refusing_failures():
+            if not isinstance(record, SealedRecord):
+                update = Update.open(record, model=self._sent)
+            elif self._noises:
+                update = record.received  # by no rules: they depend on what others send
+            else:
+                update = Update.of_arrays(record.copy(), record.received)
+            arrays, clipped = update.clipped(norm, keeps_integers=True)
+            if isinstance(record, SealedRecord) and self._noises:
+                record.received = clipped
+            with update.clock:
+                mean.add_step(arrays, update.model)
+        mean.within += clipped.scale == 1
 
     def _weight(self, metrics: MetricRecord) -> float:  # noqa: ARG002 - all count alike
         return 1.0
@@ -229,40 +247,32 @@ class PrivateFedAvg(StreamingFedAvg):
 
 
 class _StepSum(Mean):
-    """The sum, in float64, of what updates are above the models that they started from.
+    """The sum, in float64, of what updates are above the models that their steps count from.
 
     Args:
-        start: the round's model. Updates start from it, or from what a Grid says it has sent in
-            its place; the sum goes onto the round's, for that depends on nobody who replies.
-        norm: what each update is clipped to; None where clients have done it.
+        start: the round's model, which the sum goes onto.
 
     Attributes:
         within: updates that kept to the norm by themselves.
     """
 
-    def __init__(self, start: Mapping[str, NDArray], norm: float | None) -> None:
+    def __init__(self, start: Mapping[str, NDArray]) -> None:
         super().__init__(steps=True)
-        self._start, self._norm = start, norm
-        floats = {n: x for n, x in start.items() if x.dtype.kind not in WHOLE}
+        self._start = start
+        floats = {n: x for n, x in start.items() if x.dtype.kind not in "iub"}
         self._sums = {n: np.zeros(parts(x).size, np.float64) for n, x in floats.items()}
         self.within = 0
 
-    def add(self, update: ReceivedUpdate, weight: float) -> None:
-        """Clip an update and add its step, or nothing of it; raises as `Mean.add` does."""
-        update.start, update.meant = update.start or self._start, {}
-        update.keeps_whole = True
-        # What others send must not change what this one counts for: only the norm does.
-        update.watched = update.floors = frozenset()
-        if self._norm is not None:
-            update.clip_to(self._norm)
-        Layout.of(self._start).check(update.shapes)
-        with refusing_failures():
-            arrays = update.arrays()
-        with update.clock:
-            for name, sums in self._sums.items():
-                add_step(arrays.pop(name), update.start[name], sums)
-        self.within += update.clipped == 1
-        self.weight += weight
+    def add_step(self, arrays: Mapping[str, NDArray], start: Mapping[str, NDArray]) -> None:
+        """Add the step from one model to another of the same dtypes, or nothing of it.
+
+        Raises:
+            ModelMismatch: they have other names or shapes than the round's model.
+        """
+        Layout.of(self._start).check({name: x.shape for name, x in arrays.items()})
+        for name, sums in self._sums.items():
+            add_step(arrays[name], start[name], sums)
+        self.weight += 1
 
     @property
     def elements(self) -> int:

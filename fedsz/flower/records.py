@@ -1,10 +1,9 @@
 """Flower's records <-> fedsz streams.
 
-A sealed ArrayRecord holds Arrays whose bytes are streams, each of differences from what the one
-before it decodes to. Flower moves every Array on its own, so one costs less than a hundred. What
-streams cannot hold (text, objects, other serialisations) goes beside them as it is. A
-`ConfigRecord` under `KEY` travels with it: on the way to a client it says how to compress the reply
-(`fedsz.core.protocol`), on the way back what that took.
+A sealed ArrayRecord holds one Array whose bytes are a stream. Flower moves every Array on its own,
+so one costs less than a hundred. Arrays that streams cannot hold (text, objects, other
+serialisations) pass through beside it. A `ConfigRecord` under `KEY` travels with it: a request on
+the way to a client, a note on the way back (`fedsz.core.protocol`).
 """
 
 from __future__ import annotations
@@ -18,24 +17,28 @@ from types import MappingProxyType
 from typing import Final
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedsz.arrays import DTYPE_IDS, DTYPE_NAMES, Layout, NDArray, cast, chunks, is_shape, raw
 from fedsz.core.framed import file_of, header_of
 from fedsz.errors import ConfigError, CorruptStream
-from fedsz.flower_compat import make_array, make_content, make_record
+from fedsz.flower_compat import make_array, make_config, make_content, make_record, records_in
 
 KEY: Final = "fedsz"
+ROUND: Final = "server-round"  # as Flower's strategies name it in a ConfigRecord
 STYPE: Final = "fedsz.v1"
 TRAIN: Final = "train"  # how the types of messages begin whose replies go into the average
 EVALUATE: Final = "evaluate"  # and of those whose replies hold metrics alone
 NUMPY: Final = "numpy.ndarray"
+_LEGACY: Final = ("fitins.parameters", "evaluateins.parameters")  # keys of its servers' records
 
-# Of a record's arrays by their places: those that no stream holds, with their names.
-Aside = Mapping[int, tuple[str, Array]]
+# Of a record's arrays by their positions: those that no stream holds, with their names.
+Passthrough = Mapping[int, tuple[str, Array]]
 
-_ASIDE: Final = f"{KEY}.aside."  # and the place and the name of an Array
-_PLACE: Final = re.compile("[0-9]{1,9}")
+_NOTE: Final = "note"  # the one entry of our ConfigRecord: a message of `fedsz.core.protocol`
+_STREAM: Final = f"{KEY}.stream"  # the name of the Array that holds it
+_PASSTHROUGH: Final = f"{KEY}.passthrough."  # and the position and the name of an Array
+_POSITION: Final = re.compile("[0-9]{1,9}")
 _DTYPES_BY_NAME: Final = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 # Flower reads those that numpy's files do not know as bytes without a meaning.
 _OF_NUMPY: Final = frozenset(
@@ -50,7 +53,7 @@ _HEADERS: Final = 4096  # of arrays, that are remembered
 _USUAL_HEADER: Final = 256  # bytes: numpy pads those of up to some ten dimensions to 128
 
 
-class _Held(Array):
+class FastArray(Array):
     """A Flower Array that apps read in a tenth of the time: its header is parsed once a run.
 
     Flower takes it for its own, which copies and pickles of it are.
@@ -93,7 +96,7 @@ def to_array(x: NDArray, dtype: np.dtype | None = None) -> Array:
         for here in chunks(flat.size):
             written.write(raw(cast(flat[here], dtype)))
         data = written.getvalue()
-    return make_array(DTYPE_NAMES[dtype], x.shape, NUMPY, data, _Held)
+    return make_array(DTYPE_NAMES[dtype], x.shape, NUMPY, data, FastArray)
 
 
 def to_record(arrays: dict[str, NDArray]) -> ArrayRecord:
@@ -132,62 +135,67 @@ def from_array(name: str, array: Array) -> NDArray:
     x = np.frombuffer(array.data, dtype, size, start).reshape(shape, order="F" if fortran else "C")
     if not (x.flags.c_contiguous and x.flags.aligned):
         return np.require(x, None, ["C", "A"])
-    if isinstance(array, _Held):
+    if isinstance(array, FastArray):
         array.__dict__[_VIEW] = array.data, array.dtype, x
     return x
 
 
 def is_sealed(record: ArrayRecord) -> bool:
-    """Say whether ``record`` holds streams, or what goes beside them, rather than arrays."""
-    return any(a.stype == STYPE or name.startswith(_ASIDE) for name, a in record.items())
+    """Say whether ``record`` holds a stream, or what passes beside it, rather than arrays."""
+    return any(a.stype == STYPE or name.startswith(_PASSTHROUGH) for name, a in record.items())
 
 
-def sealed(streams: Sequence[bytes], aside: Aside = MappingProxyType({})) -> ArrayRecord:
-    """Return streams as a sealed record, in their order, and what goes beside them."""
-    arrays = {
-        f"{KEY}.{i:04}": make_array("uint8", (len(s),), STYPE, s) for i, s in enumerate(streams)
-    }
-    beside = {f"{_ASIDE}{i}.{name}": array for i, (name, array) in aside.items()}
-    return make_record(arrays | beside)
+def sealed(stream: bytes, passthrough: Passthrough = MappingProxyType({})) -> ArrayRecord:
+    """Return a stream as a sealed record, and the arrays that pass beside it."""
+    array = make_array("uint8", (len(stream),), STYPE, stream)
+    beside = {f"{_PASSTHROUGH}{i}.{name}": array for i, (name, array) in passthrough.items()}
+    return make_record({_STREAM: array, **beside})
 
 
-def streams_of(record: ArrayRecord) -> list[bytes]:
-    """Return the streams of a sealed record, in the order they are to be decoded in."""
-    return [record[name].data for name in sorted(record) if record[name].stype == STYPE]
-
-
-def aside_of(record: ArrayRecord) -> Aside:
-    """Return the arrays of a record that streams do not hold: by their places, name and array.
+def stream_of(record: ArrayRecord) -> bytes:
+    """Return the stream of a sealed record.
 
     Raises:
-        CorruptStream: an array's name begins as if it had a place, and has none.
+        CorruptStream: it has none, or several.
+    """
+    streams = [array.data for array in record.values() if array.stype == STYPE]
+    if len(streams) != 1:
+        raise CorruptStream(f"a record of {len(streams)} streams, not one")
+    return streams[0]
+
+
+def passthrough_of(record: ArrayRecord) -> Passthrough:
+    """Return the arrays of a record that streams do not hold: by their positions, name and array.
+
+    Raises:
+        CorruptStream: an array's name begins as if it had a position, and has none.
     """
     if not is_sealed(record):
         known = layout_of(record).dtypes
         return {i: item for i, item in enumerate(record.items()) if item[0] not in known}
     beside = {}
     for key, array in record.items():
-        if key.startswith(_ASIDE):
-            place, _, name = key.removeprefix(_ASIDE).partition(".")
-            if not _PLACE.fullmatch(place):
-                raise CorruptStream(f"array {key!r} has no place")
-            beside[int(place)] = name, array
+        if key.startswith(_PASSTHROUGH):
+            position, _, name = key.removeprefix(_PASSTHROUGH).partition(".")
+            if not _POSITION.fullmatch(position):
+                raise CorruptStream(f"array {key!r} has no position")
+            beside[int(position)] = name, array
     return beside
 
 
-def with_aside(record: ArrayRecord, aside: Aside) -> ArrayRecord:
-    """Return a plain record with what went beside its stream, each in its place.
+def with_passthrough(record: ArrayRecord, passthrough: Passthrough) -> ArrayRecord:
+    """Return a plain record with the arrays that passed beside its stream, each in its position.
 
     Raises:
         CorruptStream: one of them has the name of an array that the stream holds.
     """
-    if not aside:
+    if not passthrough:
         return record
     items = list(record.items())
-    for place in sorted(aside):
-        if (name := aside[place][0]) in record:
+    for position in sorted(passthrough):
+        if (name := passthrough[position][0]) in record:
             raise CorruptStream(f"array {name!r} is there twice")
-        items.insert(place, aside[place])
+        items.insert(position, passthrough[position])
     return make_record(dict(items))
 
 
@@ -260,13 +268,66 @@ def views_of(record: ArrayRecord, layout: Layout | None = None) -> dict[str, NDA
 
 
 def replaced(
-    content: RecordDict, arrays: Mapping[str, ArrayRecord], note: ConfigRecord | None
+    content: RecordDict, arrays: Mapping[str, ArrayRecord], note: bytes | None = None
 ) -> RecordDict:
-    """Return a copy of ``content`` with other ArrayRecords and another note of ours.
+    """Return a copy of ``content`` with other ArrayRecords, and a request or a note of ours.
 
-    The messages of a round share one RecordDict, so nobody may write into it.
+    The messages of a round share one RecordDict, so it is never changed.
     """
     records = {key: arrays.get(key, record) for key, record in content.items() if key != KEY}
     if note is not None:
-        records[KEY] = note
+        records[KEY] = make_config({_NOTE: note})
     return make_content(records)
+
+
+def note_of(content: RecordDict) -> bytes | None:
+    """Return the request or the note in a content, if there is one."""
+    record = content.get(KEY)
+    note = record.get(_NOTE) if isinstance(record, ConfigRecord) else None
+    return note if isinstance(note, bytes) else None
+
+
+def is_training(messages: Iterable[Message]) -> bool:
+    """Say whether the replies to these messages go into an average."""
+    return any(message.metadata.message_type.startswith(TRAIN) for message in messages)
+
+
+def is_round(messages: Sequence[Message]) -> bool:
+    """Say whether these messages hold the model for all whose replies are averaged together.
+
+    Legacy servers push a message to each client from a thread of its own.
+    """
+    if not all(m.metadata.message_type.startswith((TRAIN, EVALUATE)) for m in messages):
+        return False
+    legacy = any(key in _LEGACY for message in messages for key in message.content)
+    has_model = any(records_in(message.content, ArrayRecord) for message in messages)
+    return has_model and not (legacy and len(messages) == 1)
+
+
+def round_of(messages: Iterable[Message]) -> int | None:
+    """Return the round of training that messages say they are of, where they hold a model.
+
+    Flower's strategies say it in a ConfigRecord, its legacy servers by the messages' group.
+    """
+    for message in messages:
+        content, metadata = message.content, message.metadata
+        if not metadata.message_type.startswith(TRAIN) or not records_in(content, ArrayRecord):
+            return None
+        for record in records_in(content, ConfigRecord).values():
+            number = record.get(ROUND)
+            if isinstance(number, int) and not isinstance(number, bool):
+                return number
+        return int(metadata.group_id) if metadata.group_id.isdecimal() else None
+    return None
+
+
+def same_arrays(one: RecordDict, other: RecordDict) -> bool:
+    """Say whether two contents hold the same arrays, be it in records of their own."""
+    if one is other:
+        return True
+    ours, theirs = records_in(one, ArrayRecord), records_in(other, ArrayRecord)
+    return list(ours) == list(theirs) and all(
+        list(record) == list(theirs[key])
+        and all(array.data == theirs[key][name].data for name, array in record.items())
+        for key, record in ours.items()
+    )

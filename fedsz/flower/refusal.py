@@ -1,16 +1,14 @@
-"""Why a reply does not count, and the norm of an update that may be such a reason."""
+"""Why a reply does not count."""
 
 from __future__ import annotations
 
 import logging
-import math
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
-import numpy as np
 from flwr.app import Message
 
 from fedsz.errors import CodecError, CorruptStream, FedszError, ModelMismatch, RefusedReply
@@ -29,12 +27,16 @@ class Refusal(StrEnum):
     CODEC = "codec"  # one that was not ordered, or is not installed here
     RECORDS = "records"  # other records or metrics than the other replies hold
     METRIC = "metric"  # a metric that is not finite
-    WEIGHT = "weight"  # a weight out of range
+    WEIGHT = "weight"  # a weight that is not a finite number of at least 0
     NOT_FINITE = "not finite"  # NaN, infinities, or values whose squares are
     NORM = "norm"  # an update that is too large
     QUORUM = "quorum"  # too few others have replied; no fault of its own
     STALE = "stale"  # an update of a model that is too old; no fault of its own
-    BENCHED = "benched"  # not asked, because it kept failing
+    BACKOFF = "backoff"  # not asked, because it kept failing
+
+
+# No fault of a client, or judged by others, who may be wrong: not counted as failures.
+BLAMELESS: Final = (Refusal.QUORUM, Refusal.NORM, Refusal.STALE, Refusal.RECORDS, Refusal.BACKOFF)
 
 
 def kind_of(err: FedszError) -> Refusal:
@@ -46,7 +48,7 @@ def kind_of(err: FedszError) -> Refusal:
     return next((kind for cls, kind in kinds.items() if isinstance(err, cls)), Refusal.RECORDS)
 
 
-# What mods say, and those of legacy apps, that stand before FedSZMod and so see what is sealed.
+# What mods say, and those of legacy apps, that stand before FedSZMod and so see a sealed record.
 MISPLACED: Final = (STYPE, "expects exactly one ConfigRecord", "This file contains pickled")
 
 
@@ -58,14 +60,14 @@ def reason_of(reply: Message) -> str:
     return reason
 
 
-def told(err: FedszError) -> str:
-    """Return why a reply was refused, in a line for people; what it names may be the sender's."""
+def reason(err: FedszError) -> str:
+    """Return why a reply was refused, in a line for people; names in it may be the sender's."""
     return one_line(str(err) if isinstance(err, RefusedReply) else f"{type(err).__name__}: {err}")
 
 
 @contextmanager
 def refusing_failures() -> Iterator[None]:
-    """Refuse the reply whose check fails in a way that nobody has foreseen.
+    """Refuse the reply whose check fails in a way that was not foreseen.
 
     Such a failure is a bug, and is logged with its place; a client that finds one ends no server.
     `MemoryError` passes: it says nothing of the reply.
@@ -82,43 +84,3 @@ def refusing_failures() -> Iterator[None]:
         *_, place = traceback.extract_tb(err.__traceback__)
         logger.error("a check failed in %s, line %s: %s", place.filename, place.lineno, what)
         raise RefusedReply(Refusal.DAMAGED, f"it cannot be checked: {what}") from err
-
-
-# No fault of a client, or judged by others, who may be wrong: they bench nobody.
-OF_ITS_TIME: Final = (Refusal.QUORUM, Refusal.NORM, Refusal.STALE, Refusal.RECORDS)
-
-
-WHOLE: Final = "iub"  # kinds of dtypes of whole numbers and bools
-
-
-class Norm(NamedTuple):
-    """The Euclidean norms of an update: of its floats, and of its whole numbers and bools.
-
-    Counters move by hundreds where weights move by thousandths, so each have a norm of their own.
-    """
-
-    floats: float
-    whole: float
-
-    def require_finite(self) -> None:
-        """Raise `RefusedReply` if one is not finite."""
-        if not (math.isfinite(self.floats) and math.isfinite(self.whole)):
-            raise RefusedReply(Refusal.NOT_FINITE, "it holds NaN, infinities or values near them")
-
-    def require_within(self, limit: Norm) -> None:
-        """Raise `RefusedReply` if one is above that of ``limit``."""
-        for norm, most, what in zip(self, limit, ("", " of its whole numbers"), strict=True):
-            if norm > most:
-                text = f"the norm{what} of its update is {norm:.4g}; the most is {most:.4g}"
-                raise RefusedReply(Refusal.NORM, text)
-
-    @classmethod
-    def of(cls, energies: Iterable[tuple[np.dtype, float]]) -> Norm:
-        """Return that of an update whose tensors have these dtypes and energies."""
-        floats = whole = 0.0
-        for dtype, energy in energies:
-            if dtype.kind in WHOLE:
-                whole += energy
-            else:
-                floats += energy
-        return cls(math.sqrt(floats), math.sqrt(whole))

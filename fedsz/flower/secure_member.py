@@ -1,7 +1,7 @@
 """A client's part in secure sums: what `FedSZMod` answers itself, and what it masks.
 
-What a client remembers between the messages of a round lies in Flower's Context. It is secret, and
-gone with the round's last message, with the next round, or with a refusal.
+What a client remembers between the messages of a round lies in its store. It is secret, and gone
+with the round's last message, with the next round, or with a refusal.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout, NDArray
-from fedsz.core.protocol import Instructions
-from fedsz.core.reference import Reference
+from fedsz.core.client import ClientSession
 from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedRequest
-from fedsz.flower.client_state import ClientState
 from fedsz.flower.local_noise import LocalNoise
-from fedsz.flower.records import TRAIN, aside_of, layout_of, to_record, views_of, with_aside
+from fedsz.flower.records import TRAIN, views_of
+from fedsz.flower.store import Records, RecordStore
 from fedsz.secagg.client import Demands, SecureClient
 from fedsz.secagg.identity import Signer, Verifier
 from fedsz.secagg.noise import NoisedCodec, NoisedPlan
@@ -40,9 +38,9 @@ REQUEST: Final = "request"  # a message of `fedsz.secagg`
 PLAN: Final = "plan"  # a `TokenPlan`, where the model is
 WEIGHTED_BY: Final = "weighted-by"  # the metric that is the weight
 ANSWER: Final = "answer"
-SEEN: Final = "seen"  # the key of a model; in the answer, the digest of its history here,
-MODEL: Final = b"model"  # or that there is the model alone, or b""
 _KEPT: Final = "kept"
+
+NOISED: Final = "fedsz.noised"  # the record that says when a share of noise was added last
 
 
 class SecureMember:
@@ -90,9 +88,9 @@ class SecureMember:
             raise RefusedRequest("this client trains for secure sums only")
         return None
 
-    def answer(self, request: ConfigRecord, message: Message, context: Context) -> Message:
+    def answer(self, request: ConfigRecord, message: Message, records: Records) -> Message:
         """Return the answer to a message without a model."""
-        client = self._client(message, context)
+        client = self._client(message, records)
         answers = {
             Stage.ADVERTS: client.advertise,
             Stage.SHARES: client.share,
@@ -108,156 +106,127 @@ class SecureMember:
             logger.warning("refused in a secure sum: %s", err)
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
             return Message(Error(code, f"fedsz: {err}"), reply_to=message)
-        _keep(client, context)
-        record = ConfigRecord({ANSWER: answer})
-        if isinstance(key := request.get(SEEN), str):
-            state = ClientState(context)
-            seen = state.history(key).digest or MODEL
-            record[SEEN] = seen if state.model(key) is not None else b""
-        return Message(RecordDict({SECURE: record}), reply_to=message)
+        _keep(client, records)
+        return Message(RecordDict({SECURE: ConfigRecord({ANSWER: answer})}), reply_to=message)
 
-    def masking(self, request: ConfigRecord, message: Message, context: Context) -> Masking:
+    def masking(
+        self, request: ConfigRecord, message: Message, context: Context, store: RecordStore
+    ) -> Masking:
         """Return what masks the reply to a message with a model.
 
-        The Context is without secrets until it has.
+        The store is without secrets until it has.
 
         Raises:
             RefusedRequest: it asks for something else.
             CorruptStream: it has no plan.
         """
-        client = self._client(message, context)
+        client = self._client(message, store.records)
         if (stage := _stage(request)) is not Stage.INPUTS:
             raise RefusedRequest(f"a model, and a request for {stage.value}")
-        return Masking(client, request, message, context)
+        return Masking(client, request, message, context.node_config, store)
 
-    def _client(self, message: Message, context: Context) -> SecureClient:
-        """Return the client that the Context remembers, and take it out of there."""
+    def _client(self, message: Message, records: Records) -> SecureClient:
+        """Return the client that the records remember, and take it out of there."""
         client = SecureClient(message.metadata.dst_node_id, *self._about)
-        kept: Any = context.state.pop(SECURE, None)
+        kept: Any = records.pop(SECURE, None)
         return client.restored(kept[_KEPT]) if kept else client
 
 
-@dataclass(frozen=True)
-class _Tokens:
-    """What makes tokens of an update: the codec, what training began with, what was left out."""
-
-    codec: TokenCodec
-    start: dict[str, NDArray]
-    kept: dict[str, NDArray]
-    feeds_back: bool
-
-
 class Masking:
-    """Masks one reply, after `begin`."""
+    """Masks one reply, after `check`."""
 
     def __init__(
-        self, client: SecureClient, request: ConfigRecord, message: Message, context: Context
+        self,
+        client: SecureClient,
+        request: ConfigRecord,
+        message: Message,
+        node_config: Mapping[str, Any],
+        store: RecordStore,
     ) -> None:
-        self._client, self._context = client, context
-        self._noise = LocalNoise.asked(message.content, context.node_config)
+        self._client, self._store = client, store
+        self._noise = LocalNoise.asked(message.content, node_config)
         self._summed = self._noise if self._noise and self._noise.summed else None
         kind = NoisedPlan if self._summed else TokenPlan
         self._plan = kind.decode(_bytes(request, PLAN))
         self._shares = _bytes(request, REQUEST)
         self._weighted_by = str(request.get(WEIGHTED_BY, ""))
-        records = compat.records_in(message.content, ArrayRecord)
-        self._tokens: _Tokens | None = None
-        self._plain = {key: record for key, record in records.items() if layout_of(record).shapes}
 
     @property
     def noised_before(self) -> bool:
         """Whether the reply has all of its noise before it is masked."""
         return self._noise is not None and not self._noise.summed
 
-    def require_first(self, told: Instructions, state: ClientState) -> None:
-        """Refuse to add a share of noise twice in a turn, before training.
+    def check(self, session: ClientSession) -> None:
+        """Refuse before training what could not be masked after it.
 
-        Two sums of one round are two releases, and two of other survivors, with the same noise,
-        would tell of few clients. A server that has crashed goes on with its next round.
-
-        Raises:
-            RefusedRequest: it was added in this turn, or in a later one.
-        """
-        if self._summed and state.has_noised(told):
-            raise RefusedRequest("this client has added its share of noise in this round before")
-
-    def begin(
-        self,
-        plain: Mapping[str, ArrayRecord],
-        sent: Mapping[str, Reference],
-        told: Instructions,
-        state: ClientState,
-    ) -> Mapping[str, ArrayRecord]:
-        """Return the models that the app gets: ahead of those that were sent, if the plan says so.
+        That includes a share of noise twice in a turn. Two sums of one round are two releases, and
+        two of other survivors, with the same noise, would tell of few clients. A server that has
+        crashed goes on with its next round.
 
         Args:
-            plain: those that came as streams, by their keys.
-            sent: the same as views.
-            told: how the client is to compress.
-            state: where what is left out is kept.
+            session: with the model that training starts from.
 
         Raises:
-            ConfigError: more or less than one model was sent.
-            ModelMismatch, ReferenceMismatch: the plan is for another model, or for a history of
-                broadcasts that this client has not seen.
+            ConfigError: more or less than one model was sent, or one that has no sum.
+            ModelMismatch: the plan is for another model.
+            RefusedRequest: noise was added in this turn, or in a later one.
         """
+        if self._summed and self._has_noised(session):
+            raise RefusedRequest("this client has added its share of noise in this round before")
+        self._codec_of(self._origin(session)[1])
+
+    def _codec_of(self, origin: Mapping[str, NDArray]) -> TokenCodec | NoisedCodec:
+        layout = Layout.of(origin)
         if isinstance(self._plan, NoisedPlan):
-            return plain
-        key, origin = self._origin(sent)
-        history = sent[key].history if key in sent else None
-        codec = TokenCodec(self._plan, Layout.of(origin), history)
-        feeds_back = told.trains and told.config.feeds_back
-        kept = state.residual(key, told)[0] if feeds_back else {}
-        start = codec.start(origin, kept)
-        self._tokens = _Tokens(codec, start, kept, feeds_back=feeds_back)
-        if all(start[name] is x for name, x in origin.items()):
-            return plain
-        record = plain.get(key) or self._plain[key]
-        arrays = {name: start[name] for name in layout_of(record).shapes}
-        return {**plain, key: with_aside(to_record(arrays), aside_of(record))}
+            return NoisedCodec(self._plan, layout)
+        return TokenCodec(self._plan, layout)
 
-    def _origin(self, sent: Mapping[str, Reference]) -> tuple[str, dict[str, NDArray]]:
+    def _has_noised(self, session: ClientSession) -> bool:
+        """Say whether a share of a sum's noise has been added in this round, or in a later one."""
+        note = self._store.records.get(NOISED)
+        if not isinstance(note, ConfigRecord) or note.get("run") != session.request.run:
+            return False
+        then = note.get("round")
+        return not isinstance(then, int) or then >= session.request.round
+
+    def _origin(self, session: ClientSession) -> tuple[str, dict[str, NDArray]]:
         """Return the key and the arrays of the model that was sent, by their names in order."""
-        origins = {key: model.arrays for key, model in sent.items()}
-        return _only(origins or {k: views_of(r) for k, r in self._plain.items()}, "was sent")
+        return _only({key: x.arrays for key, x in session.models.items()}, "was sent")
 
-    def mask(
-        self, reply: Message, sent: Mapping[str, Reference], told: Instructions, state: ClientState
-    ) -> None:
+    def mask(self, reply: Message, session: ClientSession) -> None:
         """Put masked tokens into the place of a reply's arrays and weight.
 
         Args:
             reply: of the app.
-            sent: the model that it started from, by its key.
-            told: how the client is to compress; it keeps what is left out if that feeds back.
-            state: where it keeps that.
+            session: with the model that it started from, and its residual.
 
         Raises:
             ConfigError: the reply has more or less than one model and one weight.
             FedszError: what `SecureClient.mask` and `TokenCodec` raise.
         """
-        key, origin = self._origin(sent)
+        key, origin = self._origin(session)
         records = compat.records_in(reply.content, ArrayRecord)
         _, trained = _only({key: views_of(record) for key, record in records.items()}, "is there")
         metrics = compat.records_in(reply.content, MetricRecord)
         weights = [m[self._weighted_by] for m in metrics.values() if self._weighted_by in m]
         if len(weights) != 1 or not isinstance(weights[0], int | float):
             raise ConfigError(f"a reply has one number {self._weighted_by!r}, got {weights}")
-        if isinstance(self._plan, NoisedPlan):
-            state.keep_noised(told)
-            tokens, residual = self._noised(self._plan, trained, origin), None
+        codec, residual = self._codec_of(origin), None
+        if isinstance(codec, NoisedCodec):
+            about: Any = {"run": session.request.run, "round": session.request.round}
+            self._store.records[NOISED] = ConfigRecord(about)
+            tokens = self._noised(codec, trained, origin)
         else:
-            about = self._tokens
-            assert about is not None
+            feeds_back = session.request.settings.feedback_decay is not None
+            before = session.residuals(key) if feeds_back else {}
             # Noise is of the update alone: in the sum of weights, examples would have none.
             weight = 1 if self._noise else _whole_weight(weights[0])
-            number = self._client.client_id
-            encoded = about.codec.encode(trained, about.start, weight, about.kept, number)
-            tokens, residual = encoded.tokens, encoded.residual if about.feeds_back else None
+            encoded = codec.encode(trained, origin, weight, before)
+            tokens, residual = encoded.tokens, encoded.residual if feeds_back else None
         masked = self._client.mask(self._shares, tokens, self._plan.about(origin))
-        _keep(self._client, self._context)
+        _keep(self._client, self._store.records)
         if residual is not None:
-            state.keep_residual(key, residual, told)
+            session.keep_residuals(key, residual)
         others = {
             key: _without(record, self._weighted_by)
             for key, record in reply.content.items()
@@ -266,7 +235,7 @@ class Masking:
         reply.content = RecordDict({**others, SECURE: ConfigRecord({ANSWER: masked})})
 
     def _noised(
-        self, plan: NoisedPlan, trained: Mapping[str, NDArray], origin: Mapping[str, NDArray]
+        self, codec: NoisedCodec, trained: Mapping[str, NDArray], origin: Mapping[str, NDArray]
     ) -> Tokens:
         """Return tokens with this client's share of the noise.
 
@@ -274,8 +243,8 @@ class Masking:
             RefusedRequest: the sum is not sure to have the noise that the server says.
         """
         assert self._summed is not None
-        members, codec = self._client.plan, NoisedCodec(plan, Layout.of(origin))
-        have = codec.multiplier(members) if plan.norm == self._summed.norm else 0.0
+        members = self._client.plan
+        have = codec.multiplier(members) if codec.plan.norm == self._summed.norm else 0.0
         if have < self._summed.multiplier:
             raise RefusedRequest(
                 f"the sum would have noise of {have:.4g} clipping norms, and the server says"
@@ -287,9 +256,9 @@ class Masking:
         return tokens
 
 
-def _keep(client: SecureClient, context: Context) -> None:
+def _keep(client: SecureClient, records: Records) -> None:
     if kept := client.to_bytes():
-        context.state[SECURE] = ConfigRecord({_KEPT: kept})
+        records[SECURE] = ConfigRecord({_KEPT: kept})
 
 
 def _stage(request: ConfigRecord) -> Stage:

@@ -3,47 +3,42 @@
 from __future__ import annotations
 
 import logging
-import secrets
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import DTYPE_NAMES, Layout, NDArray
-from fedsz.core.reply_report import ReplyReport
+from fedsz.core.protocol import ReplyNote
 from fedsz.errors import AbortedRound, ConfigError, CorruptStream
-from fedsz.flower.admission import Admitted
-from fedsz.flower.averaging import not_averaging
+from fedsz.flower.book import CountedReply, RoundBook
 from fedsz.flower.differential_privacy import clipping_norm
-from fedsz.flower.exchange import Exchange
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.masked_reply import error_of, with_mean
-from fedsz.flower.pushes import is_round, is_training, round_of
-from fedsz.flower.records import layout_of, to_record, views_of
+from fedsz.flower.records import is_round, is_training, layout_of, round_of, to_record, views_of
 from fedsz.flower.refusal import Refusal
-from fedsz.flower.round_book import RoundBook
-from fedsz.flower.secure_stages import DROPPED_OUT, Heard, Pack, SecureStages
+from fedsz.flower.secure_stages import DROPPED_OUT, SecureStages, SumReplies
 from fedsz.flower.secure_sum import SecureSum
-from fedsz.methods import History
 from fedsz.secagg.disputes import Disputes
 from fedsz.secagg.graph import most_corrupt
 from fedsz.secagg.noise import NoisedCodec, NoisedPlan
 from fedsz.secagg.planner import Learned
 from fedsz.secagg.server import SecureServer, planned
 from fedsz.secagg.steps import moved
-from fedsz.secagg.token_plan import TokenPlan, layout_digest
+from fedsz.secagg.token_plan import layout_digest
 from fedsz.secagg.tokens import TokenCodec
+from fedsz.transport.replies import is_averaged
+
+if TYPE_CHECKING:
+    from fedsz.flower.grid import FedSZGrid  # which makes this one
 
 logger = logging.getLogger("flwr.fedsz")
 
 LEFT_OUT: Final = "left out of secure sums: it has lied about shares, or was in dispute with a liar"
 
 _STATE: Final = "secure"  # the record of a state that is of secure sums
-_SEED_BITS: Final = 62
 _TOLD: Final = 5  # disputes in a line of the log
 
 
@@ -69,36 +64,24 @@ class SecureRounds:
 
     Args:
         options: of each.
-        grid: carries messages without a model.
-        exchange: returns that of the run, which carries the others, and is told of dropouts.
-        book: counts what is sent.
+        grid: carries the messages, and counts failures.
+        book: counts replies, and what is sent without a model.
         weighted_by: the metric that is the weight of a reply.
-        seed: of what is sent in turn; None for another in each run.
 
     Raises:
         ConfigError: the options do not fit together.
     """
 
     def __init__(
-        self,
-        options: SecureSum,
-        grid: Grid,
-        exchange: Callable[[], Exchange],
-        book: RoundBook,
-        weighted_by: str,
-        seed: int | None = None,
+        self, options: SecureSum, grid: FedSZGrid, book: RoundBook, weighted_by: str
     ) -> None:
         SecureServer(1, 1, options.assumed, options.verifier)
         self._options, self._book, self._weighted_by = options, book, weighted_by
-        self._stages = SecureStages(options, grid, exchange, book, weighted_by)
-        self._given_seed = seed
+        self._stages = SecureStages(options, grid, book, weighted_by)
         self._begin_run()
 
     def _begin_run(self) -> None:
-        told = self._options
-        seed = secrets.randbits(_SEED_BITS) if self._given_seed is None else self._given_seed
-        self._known = Known(told.most_examples, seed % (1 << _SEED_BITS))
-        self._planner = told.planner(self._known)
+        self._known = Known(self._options.most_examples)
         self._disputes, self._asked = Disputes(), set[int]()
 
     def state(self) -> dict[str, ConfigRecord]:
@@ -124,7 +107,6 @@ class SecureRounds:
         self._begin_run()
         if _STATE in records:
             self._known = msgspec.json.decode(records[_STATE]["json"], type=Known)
-            self._planner = self._options.planner(self._known)
             self._asked = set(self._known.asked)
             pairs = self._known.pairs if self._asked else []
             self._disputes = Disputes(self._known.left_out, pairs)
@@ -134,7 +116,7 @@ class SecureRounds:
 
         Raises:
             ConfigError: they train, and cannot be, for a legacy server sends to one client at a
-                time; or a strategy has sent them that looks at single updates.
+                time; or nobody says that the strategy averages.
         """
         has_model = any(compat.records_in(message.content, ArrayRecord) for message in pushed)
         if not is_training(pushed) or not has_model:
@@ -143,25 +125,22 @@ class SecureRounds:
             raise ConfigError(
                 "a secure sum needs a strategy of flwr.serverapp: legacy ones send one by one"
             )
-        if not self._options.any_strategy and (name := not_averaging(sys._getframe())):
-            what = f"{name} may look at single updates, and a secure sum has none"
-            use = "use a strategy that averages, such as FedAvg, or SecureSum(any_strategy=True)"
-            raise ConfigError(f"{what}: {use}")
+        if not self._options.strategy_averages and not is_averaged(pushed):
+            what = "a secure sum gives the strategy the mean in place of each update"
+            use = "if it averages, say so by SecureSum(strategy_averages=True)"
+            raise ConfigError(f"{what}: {use}, or use fedsz.flower.StreamingFedAvg")
         return True
 
-    def replies(
-        self, pushed: Sequence[Message], pack: Pack, timeout: float | None
-    ) -> list[Message]:
+    def replies(self, pushed: Sequence[Message], timeout: float | None) -> list[Message]:
         """Return a reply for each of a round's messages: the mean, or an error.
 
         Args:
             pushed: the messages, with the model.
-            pack: packs those that have it.
             timeout: in seconds, of each stage; those without the model may have less.
 
         Raises:
             ConfigError: the messages hold other than one model or ask for clipping, the ring is too
-                small for them, or nothing feeds back what a share leaves out.
+                small for them.
         """
         number = round_of(pushed)
         if number is not None and number < self._known.last:  # of a server that ends its rounds
@@ -171,51 +150,34 @@ class SecureRounds:
         self._asked |= messages.keys()
         banned = [messages.pop(node) for node in sorted(self._disputes.left_out & messages.keys())]
         for message in banned:
-            self._stages.fail(message.metadata.dst_node_id, LEFT_OUT, Refusal.BENCHED)
+            self._stages.fail(message.metadata.dst_node_id, LEFT_OUT, Refusal.BACKOFF)
         left_out = [error_of(message, LEFT_OUT) for message in banned]
         if not messages:
             return left_out
         first = next(iter(messages.values()))
         if clipping_norm(first.content) is not None:
             raise ConfigError("the updates of a secure sum cannot be clipped for noise")
-        key, model = self._model_of(first)
-        heard = Heard(model)
+        replies = SumReplies(messages, *self._model_of(first))
         try:
-            return left_out + self._summed(messages, key, heard, pack, timeout)
+            return left_out + self._summed(replies, timeout)
         except AbortedRound as err:
             why = f"the round does not count: {err}"
-            for node in heard.answered:
-                self._stages.withdraw(node, why)
+            for node in replies.answered:
+                self._stages.fail(node, why, Refusal.QUORUM)
             return left_out + [error_of(message, why) for message in messages.values()]
 
-    def _summed(
-        self,
-        messages: Mapping[int, Message],
-        key: str,
-        heard: Heard,
-        pack: Pack,
-        timeout: float | None,
-    ) -> list[Message]:
-        first = next(iter(messages.values()))
+    def _summed(self, replies: SumReplies, timeout: float | None) -> list[Message]:
+        key, model, options = replies.key, replies.model, self._options
+        first, clients = next(iter(replies.messages.values())), len(replies.messages)
         noise = LocalNoise.asked(first.content, {})
-        model, clients, planner = heard.model, len(messages), self._planner
         codec: TokenCodec | NoisedCodec
         if noise and noise.summed:
             codec = self._noised(model, clients, noise)
         else:
-            codec = planner.codec(model, clients, noised=noise is not None)
-        count = planner.room(model, clients) if self._options.sparse else codec.count
-
-        def plan(history: History | None) -> TokenPlan | NoisedPlan:
-            nonlocal codec
-            if isinstance(codec, TokenCodec) and self._options.sparse:
-                codec = planner.codec(model, clients, history, count, noised=noise is not None)
-            return codec.plan
-
-        bits, assumed, verifier = codec.plan.bits, self._options.assumed, self._options.verifier
-        server = SecureServer(count, bits, assumed, verifier)
+            codec = self._known.codec(model, clients, options.bits)
+        server = SecureServer(codec.count, options.bits, options.assumed, options.verifier)
         try:
-            total = self._stages.total(server, plan, messages, key, heard, pack, timeout)
+            total = self._stages.total(server, codec.plan, replies, timeout)
         finally:
             self._judge(server)
         survivors = total.survivors
@@ -223,26 +185,24 @@ class SecureRounds:
             if isinstance(codec, NoisedCodec):
                 found = codec.decode(total.tokens, len(survivors), server.members.plan)
             else:
-                found = codec.decode(total.tokens, survivors)
+                found = codec.decode(total.tokens, len(survivors))
         except CorruptStream as err:  # somebody has sent other tokens than those of a step
             raise AbortedRound(str(err)) from err
         if not found.weight:
             raise AbortedRound("no client has any weight")
         mean = found.weight / len(survivors)
-        planner.learn(found, len(survivors))
-        report = ReplyReport(tensors=len(heard.model), lossy=len(codec.sent))
+        self._known.learn(found, len(survivors))
+        note = ReplyNote(tensors=len(model), lossy=len(codec.sent))
         for node in survivors:
-            admitted = Admitted(node, {key: heard.updates[node]}, report, weight=mean)
-            self._book.received(admitted)
-        self._book.tell()
-        model = heard.model
+            parts = {key: replies.updates[node].weighted(mean)}
+            self._book.received(CountedReply(node, note, True, mean, parts))
         names = compat.records_in(first.content, ArrayRecord)[key]
         record = to_record({n: moved(model[n], found.step[n]) for n in names if n in model})
         return [
-            with_mean(heard.answered[node], key, record, self._weighted_by, mean)
+            with_mean(replies.answered[node], key, record, self._weighted_by, mean)
             if node in survivors
             else error_of(message, DROPPED_OUT)
-            for node, message in messages.items()
+            for node, message in replies.messages.items()
         ]
 
     def _judge(self, server: SecureServer) -> None:
@@ -265,11 +225,9 @@ class SecureRounds:
         Raises:
             AbortedRound: no plan fits so many clients; or the ring is too small for them, and was
                 not for others.
-            ConfigError: the ring is too small for the first round, or each round sends a share.
+            ConfigError: the ring is too small for the first round.
         """
-        if self._options.share < 1 or self._options.sparse:
-            raise ConfigError("a sum with noise has no share: what others add up would be clipped")
-        layout, bits = Layout.of(model), int(self._options.bits)
+        layout, bits = Layout.of(model), self._options.bits
         plan = NoisedPlan(
             layout=layout_digest(layout), bits=bits, norm=noise.norm, multiplier=noise.multiplier
         )
@@ -279,10 +237,10 @@ class SecureRounds:
             try:
                 share = codec.share(members)
             except ConfigError as err:
-                if not self._planner.done:
+                if not self._known.done:
                     raise
                 raise AbortedRound(str(err)) from err
-            if not self._planner.done:
+            if not self._known.done:
                 logger.info(
                     "fedsz: each of %d clients adds noise of %.4g steps; rounding makes it %.1f %%"
                     " larger than without a grid; nothing is fed back",

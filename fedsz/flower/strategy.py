@@ -13,14 +13,13 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError, FedszError, RefusedReply
-from fedsz.flower.admission import streamed
-from fedsz.flower.admitted_record import AdmittedRecord, release, update_of
+from fedsz.flower.liveness import Quorum
 from fedsz.flower.mean import Mean
-from fedsz.flower.quorum import Quorum
-from fedsz.flower.received_update import ReceivedUpdate
-from fedsz.flower.refusal import Refusal, refusing_failures, told
+from fedsz.flower.refusal import Refusal, reason, refusing_failures
+from fedsz.flower.rules import Typical, require_finite
+from fedsz.flower.update import SealedRecord, Term, Update
 from fedsz.flower_compat import make_record, records_in
-from fedsz.transport.replies import Replies
+from fedsz.transport.replies import Replies, StreamedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class StreamingFedAvg(FedAvg):
     def __init__(self, *arguments: Any, min_replies: int = 1, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.quorum = Quorum(min_replies)
-        self.on_update: Callable[[ReceivedUpdate], None] | None = None
+        self.on_update: Callable[[Update], None] | None = None
         self.done = 0  # rounds before those of `start`, which counts from 1
         self._first, self._average = ArrayRecord(), ArrayRecord()  # as Flower's loop holds them
         # Whether this one's own loop runs, not that of one around it; whether this round trains.
@@ -142,7 +141,8 @@ class StreamingFedAvg(FedAvg):
         if arrays is self._average:
             self._first.clear()
         number = self.done + server_round
-        messages = streamed(self._messages(number, _view(arrays), config, grid))
+        asked = self._messages(number, _view(arrays), config, grid)
+        messages = streamed(asked, is_averaged=self._starts)  # a strategy around it may do more
         self._asks = bool(messages)
         return messages
 
@@ -156,32 +156,37 @@ class StreamingFedAvg(FedAvg):
 
     def _aggregated(self, server_round: int, replies: Iterable[Message]) -> Averaged:
         """Add up ``replies`` one by one, and return their weighted average and metrics."""
-        server_round += self.done
         # Those that somebody has gone through come as a list, of a strategy around this one.
         inside = isinstance(replies, list) and not self._starts
-        if isinstance(replies, Replies):
-            replies = replies.as_they_come()
+        if not isinstance(replies, Replies):
+            return self._added_up(server_round + self.done, replies, inside=inside)
+        try:
+            return self._added_up(server_round + self.done, replies.as_they_come(), inside=inside)
+        finally:
+            replies.end()  # now it is known which of them count
+
+    def _added_up(self, server_round: int, replies: Iterable[Message], *, inside: bool) -> Averaged:
         mean = self._begin_mean()
         contents: list[RecordDict] = []  # of metrics alone
-        added: list[ReceivedUpdate] = []
+        added: list[SealedRecord] = []
         errors = refused = 0
         for reply in replies:
             if reply.has_error():
                 errors += 1
                 continue
             records = records_in(reply.content, ArrayRecord).values()
-            updates = [r.received for r in records if isinstance(r, AdmittedRecord)]
+            sealed = [record for record in records if isinstance(record, SealedRecord)]
             if self.on_update is not None:
-                for update in updates:
-                    self.on_update(update)
+                for record in sealed:
+                    self.on_update(record.received)
             try:
                 contents.append(self._add(mean, reply))
-                added += updates
+                added += sealed
             except FedszError as err:
                 refused += 1
-                for update in updates:
-                    update.refused = err
-                logger.warning("node %d left out: %s", reply.metadata.src_node_id, told(err))
+                for record in sealed:
+                    record.refused = err
+                logger.warning("node %d left out: %s", reply.metadata.src_node_id, reason(err))
             finally:
                 release(reply.content)
         failures = errors + refused
@@ -193,10 +198,11 @@ class StreamingFedAvg(FedAvg):
             counts, why = False, "the strategy around this one counts on all replies that it took"
             logger.warning("round %d does not count: %s", server_round, why)
         if not counts:
-            for update in added:
-                update.refused = RefusedReply(Refusal.QUORUM, f"the round does not count: {why}")
+            for record in added:
+                record.refused = RefusedReply(Refusal.QUORUM, f"the round does not count: {why}")
             return None, None
         self._average = self._result(mean, inside=inside)
+        contents = _same_metrics(contents)
         averaged = self.train_metrics_aggr_fn(contents, self.weighted_by_key) if contents else None
         return self._average, averaged
 
@@ -220,10 +226,32 @@ class StreamingFedAvg(FedAvg):
         if len(records) != 1:
             raise ConfigError(f"a reply holds {len(records)} ArrayRecords, not one")
         (record,) = records.values()
-        with refusing_failures():
-            update = update_of(record)
-        mean.add(update, weight)
+        self._add_record(mean, record, reply.metadata.src_node_id, weight)
         return RecordDict(dict(metrics))
+
+    def _add_record(self, mean: Mean, record: ArrayRecord, node: int, weight: float) -> None:
+        """Add the arrays of a reply, or nothing of them; raises as `_opened` and `Mean.add`."""
+        mean.add(*self._opened(record, node, weight))
+
+    def _opened(
+        self,
+        record: ArrayRecord,
+        node: int,  # noqa: ARG002 - of subclasses
+        weight: float,
+    ) -> tuple[Update, list[Term], float, float]:
+        """Return an update, its terms, its weight, and what its steps count times.
+
+        Raises:
+            FedszError: it must not count.
+        """
+        if isinstance(record, SealedRecord):
+            update, terms, scale = record.opened()
+            return update, terms, weight, scale
+        with refusing_failures():  # of a Grid that checks nothing
+            update = Update.open(record)
+            terms = update.terms()
+            require_finite(update.measured(terms), Typical())
+        return update, terms, weight, 1.0
 
     def _weight(self, metrics: MetricRecord) -> float:
         """Return what a reply of these metrics counts in the mean."""
@@ -238,3 +266,50 @@ class StreamingFedAvg(FedAvg):
 def _view(arrays: ArrayRecord) -> ArrayRecord:
     """Return a record of the same arrays, which stay when the other is emptied."""
     return make_record(dict(arrays))
+
+
+def streamed(messages: Iterable[Message], *, is_averaged: bool = False) -> list[Message]:
+    """Return messages whose replies are to come sealed; those that share a content still do.
+
+    ``is_averaged``: as `StreamedRequest` has it.
+    """
+    asked = list(messages)
+    contents = {id(message.content): StreamedRequest(dict(message.content)) for message in asked}
+    for made in contents.values():
+        made.is_averaged = is_averaged
+    originals = [message.content for message in asked]  # or an id could be used again
+    for message, content in zip(asked, originals, strict=True):
+        message.content = contents[id(content)]
+    return asked
+
+
+def release(content: RecordDict) -> None:
+    """Free the arrays of a message that are not needed any more.
+
+    Flower's records refer to each other in circles, so without this they would stay until the
+    garbage collector comes by, and megabytes do not make it come sooner.
+    """
+    for record in records_in(content, ArrayRecord).values():
+        if isinstance(record, SealedRecord):
+            record.received.release()
+        record.clear()
+
+
+def _same_metrics(contents: list[RecordDict]) -> list[RecordDict]:
+    """Return contents whose MetricRecords have the metrics that all of them have.
+
+    Flower averages records of one form, or raises: one client must not end a run by its metrics.
+    """
+    records = [next(iter(content.metric_records.values())) for content in contents]
+    forms = [
+        {name: len(x) if isinstance(x, list) else 0 for name, x in record.items()}
+        for record in records
+    ]
+    shared = set.intersection(*({*form.items()} for form in forms)) if forms else set()
+    if all(form.items() == shared for form in forms):
+        return contents
+    names = {name for name, _ in shared}
+    return [
+        RecordDict({"metrics": MetricRecord({n: x for n, x in record.items() if n in names})})
+        for record in records
+    ]

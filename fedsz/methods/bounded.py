@@ -1,4 +1,4 @@
-"""A codec of fedsz as the last part of a chain: ``uniform@std:1``, ``fp16``, ``zstd``."""
+"""A codec of fedsz as the last stage of a chain: ``uniform@std:1``, ``fp16``, ``zstd``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.spread import half_ulp
 from fedsz.errors import CodecError, ConfigError
-from fedsz.methods.base import Kind, Part, Planes, Shared, State
+from fedsz.methods.base import Kind, Shared, Stage, State, Symbols
 
 AT = "@"  # between a codec and its bound
 SINGLE = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
-class Bounded(Part):
+class Bounded(Stage):
     """Values within an error bound, by a codec of fedsz.
 
     Attributes:
@@ -34,7 +34,7 @@ class Bounded(Part):
 
     name = "codec"
     summary = "values within an error bound, by any codec of `fedsz codecs`"
-    planes = {"payload": Kind.PAYLOAD}
+    symbols = {"payload": Kind.PAYLOAD}
 
     codec: Codec
     bound: ErrorBound | None = None
@@ -54,11 +54,7 @@ class Bounded(Part):
 
     def __str__(self) -> str:
         """Return it as users write it."""
-        return self._with(str(self.codec))
-
-    @property
-    def told(self) -> str:
-        return self._with(self.codec.told)
+        return f"{self.codec}{AT}{self.bound}" if self.bound else str(self.codec)
 
     @property
     def biased(self) -> bool:
@@ -70,7 +66,7 @@ class Bounded(Part):
         """Always: without loss there is no error."""
         return True
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Planes, State]:
+    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Symbols, State]:
         self.codec.require()
         if isinstance(self.codec, LosslessCodec):
             payload = self.codec.pack(x.tobytes(), x.itemsize)
@@ -79,17 +75,14 @@ class Bounded(Part):
             payload = self.codec.encode(*self._narrow(x, bound))
         return {"payload": np.frombuffer(payload, np.uint8)}, state
 
-    def decode(self, planes: Planes, shared: Shared) -> NDArray:
+    def decode(self, symbols: Symbols, shared: Shared) -> NDArray:
         self.codec.require()
-        payload, spec = raw(planes["payload"]), shared.spec
+        payload, spec = raw(symbols["payload"]), shared.spec
         if isinstance(self.codec, LosslessCodec):
             data = self.codec.unpack(payload, spec.size * spec.dtype.itemsize)
             return np.frombuffer(data, spec.dtype).reshape(spec.shape)
         dtype = spec.dtype if spec.dtype in self.codec.dtypes else SINGLE
         return self.codec.decode(payload, spec.shape, dtype).astype(spec.dtype, copy=False)
-
-    def _with(self, codec: str) -> str:
-        return f"{codec}{AT}{self.bound}" if self.bound else codec
 
     def _absolute(self, x: NDArray, shared: Shared) -> float:
         assert self.bound is not None

@@ -10,7 +10,7 @@ import numpy as np
 from fedsz.arrays import NDArray, chunks
 from fedsz.codecs import _methods
 from fedsz.errors import CorruptStream
-from fedsz.methods.base import Kind, Part, Planes, Shared, require_count
+from fedsz.methods.base import Kind, Shared, Stage, Symbols, require_count
 from fedsz.spec_strings import setting
 
 ITERATIONS: Final = 10  # of Lloyd; the error of bell-shaped values hardly falls later
@@ -18,7 +18,7 @@ SAMPLE: Final = 1 << 16  # elements, about, that centroids are fitted to
 
 
 @dataclass(frozen=True)
-class Centroids(Part):
+class Centroids(Stage):
     """k-means in one dimension (Lloyd 1982), sent as labels and centroids.
 
     Half of the clusters begin below 0 and half above, each with an equal share of the elements
@@ -26,26 +26,23 @@ class Centroids(Part):
 
     Attributes:
         bits: of a label, 1 to 8.
-
-    Raises:
-        ConfigError: bits are out of range.
     """
 
     name = "centroids"
     summary = "the nearest of a few values that fit the tensor, by k-means"
-    planes = {"centroids": Kind.SCALES, "labels": Kind.LEVELS}
+    symbols = {"centroids": Kind.SCALES, "labels": Kind.LEVELS}
 
     bits: int = setting(2, 1, 8)
 
-    def code(self, x: NDArray, shared: Shared) -> Planes:
+    def code(self, x: NDArray, shared: Shared) -> Symbols:
         sample = x[:: max(x.size // SAMPLE, 1)].astype(np.float64)
         centres = fitted(sample, 1 << self.bits)
         centres, labels = moved(x, centres)
         labels -= centres.size // 2  # on both sides of 0 they are shorter as levels
         return {"centroids": centres.astype(x.dtype), "labels": labels}
 
-    def decode(self, planes: Planes, shared: Shared) -> NDArray:
-        centroids, labels = planes["centroids"], planes["labels"]
+    def decode(self, symbols: Symbols, shared: Shared) -> NDArray:
+        centroids, labels = symbols["centroids"], symbols["labels"]
         require_count("labels", labels, shared.spec.size)
         first = -(centroids.size // 2)
         if labels.min(initial=0) < first or labels.max(initial=first - 1) >= first + centroids.size:

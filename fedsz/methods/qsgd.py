@@ -1,20 +1,16 @@
-"""`qsgd` and `natural`: stochastic rounding, to levels of a bucket's norm or to powers of two."""
+"""`qsgd`: stochastic rounding to levels of a bucket's norm."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray, chunks
+from fedsz.arrays import NDArray
 from fedsz.errors import CorruptStream
-from fedsz.methods.base import Kind, Part, Planes, Shared, TensorSpec, require_count
-from fedsz.methods.settings import Flag
+from fedsz.methods.base import Kind, Shared, Stage, Symbols, TensorSpec, require_count
 from fedsz.spec_strings import Choice, setting
-
-MOST_OCTAVES: Final = 1 << 12  # between the largest and the smallest power; float64 has 2098
 
 
 class Norm(Choice):
@@ -25,7 +21,7 @@ class Norm(Choice):
 
 
 @dataclass(frozen=True)
-class Qsgd(Part):
+class Qsgd(Stage):
     """QSGD (Alistarh et al. 2017): |v|_2 sign(v_i) l_i / s, with l_i rounded stochastically.
 
     With the largest magnitude for |v|_2 it is stochastic rounding to 2s + 1 equidistant levels;
@@ -40,18 +36,15 @@ class Qsgd(Part):
         unbiased: without it, what is decoded is divided by 1 + w, with w the variance, which makes
             a contraction of it, for `feedback`.
         norm: of a bucket: ``l2``, or ``max`` for the largest magnitude.
-
-    Raises:
-        ConfigError: bits or bucket are out of range.
     """
 
     name = "qsgd"
     summary = "levels of each bucket's norm, rounded stochastically"
-    planes = {"norms": Kind.SCALES, "levels": Kind.LEVELS}
+    symbols = {"norms": Kind.SCALES, "levels": Kind.LEVELS}
 
     bits: int = setting(4, 2, 16)
     bucket: int = setting(512, 0, 1 << 40)
-    unbiased: Flag = Flag.YES
+    unbiased: int = setting(1, 0, 1)
     norm: Norm = Norm.L2
 
     @property
@@ -75,7 +68,7 @@ class Qsgd(Part):
         d, s = self._width(spec), self._levels
         return min(d / s**2, math.sqrt(d) / s)
 
-    def code(self, x: NDArray, shared: Shared) -> Planes:
+    def code(self, x: NDArray, shared: Shared) -> Symbols:
         buckets = self._buckets(x, shared.spec)
         norms = self._norms(buckets).astype(x.dtype)
         s = self._levels
@@ -87,8 +80,8 @@ class Qsgd(Part):
         signed = np.copysign(levels, buckets, out=levels).astype(np.int32)
         return {"norms": norms.reshape(-1), "levels": signed.reshape(-1)[: x.size]}
 
-    def decode(self, planes: Planes, shared: Shared) -> NDArray:
-        spec, levels, norms = shared.spec, planes["levels"], planes["norms"]
+    def decode(self, symbols: Symbols, shared: Shared) -> NDArray:
+        spec, levels, norms = shared.spec, symbols["levels"], symbols["norms"]
         require_count("levels", levels, spec.size)
         require_count("norms", norms, -(-spec.size // self._width(spec)))
         if max(levels.max(initial=0), -levels.min(initial=0)) > self._levels:
@@ -122,42 +115,3 @@ def _l2_norms(rows: NDArray) -> NDArray:
     # Beyond the dtype, levels are too small: better than none.
     capped: NDArray = np.minimum(norms, np.finfo(rows.dtype).max)[:, None]
     return capped
-
-
-@dataclass(frozen=True)
-class Natural(Part):
-    """Natural compression (Horváth et al. 2019): of 2^e f with f in [1, 2), 2^e or 2^(e + 1).
-
-    The larger one has the probability f - 1, which is unbiased. The variance is at most an eighth
-    of the energy. Magnitudes that would leave the dtype are rounded down.
-
-    A level is the sign times 1 + the number of octaves below the largest power; 0 stands for 0.
-    """
-
-    name = "natural"
-    summary = "powers of two, rounded stochastically"
-    planes = {"top": Kind.SCALES, "levels": Kind.LEVELS}
-    biased = False
-    contracts = True
-
-    def code(self, x: NDArray, shared: Shared) -> Planes:
-        half, above = np.frexp(np.abs(x))  # |x| = half 2^above, half in [1/2, 1)
-        up = shared.draws().random(x.size, dtype=x.dtype.type) < 2 * half - 1
-        exponents = np.minimum(above - 1 + up, np.finfo(x.dtype).maxexp - 1)
-        some = x != 0
-        top = exponents[some].max() if some.any() else 0
-        levels = np.where(some, 1 + top - exponents, 0) * np.sign(x).astype(np.int32)
-        return {"top": np.ldexp(np.ones(1, x.dtype), top), "levels": levels}
-
-    def decode(self, planes: Planes, shared: Shared) -> NDArray:
-        top, levels = planes["top"], planes["levels"]
-        require_count("tops", top, 1)
-        require_count("levels", levels, shared.spec.size)
-        if max(levels.max(initial=0), -levels.min(initial=0)) > MOST_OCTAVES + 1:
-            raise CorruptStream(f"a power more than {MOST_OCTAVES} octaves below the largest")
-        y = np.empty(levels.size, top.dtype)
-        for here in chunks(y.size):
-            part = levels[here]
-            octaves = np.maximum(np.abs(part), 1) - 1
-            y[here] = np.ldexp(top, -octaves.astype(np.int32)) * np.sign(part).astype(top.dtype)
-        return y.reshape(shared.spec.shape)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from fedsz.arrays import NDArray, flat
 from fedsz.codecs import _methods
 from fedsz.errors import ConfigError
-from fedsz.methods.base import VALUES, Kind, Part, Planes, Shared, TensorSpec, require_count
+from fedsz.methods.base import VALUES, Kind, Shared, Stage, Symbols, require_count
 
 
 @dataclass(frozen=True)
-class Rotate(Part):
+class Rotate(Stage):
     """H D v, block by block: D has drawn signs, H is the Hadamard matrix over sqrt(width).
 
     What follows sees elements that are about normally distributed. Blocks have ``block`` elements
@@ -28,8 +28,7 @@ class Rotate(Part):
 
     name = "rotate"
     summary = "a random rotation, after which no element is much larger than others"
-    planes = {VALUES: Kind.VALUES}
-    linear = True
+    symbols = {VALUES: Kind.VALUES}
     biased = False
     contracts = True
 
@@ -39,27 +38,15 @@ class Rotate(Part):
         if self.block not in [1 << i for i in range(21)]:
             raise ConfigError(f"rotate block must be a power of two up to 2^20, got {self.block}")
 
-    @property
-    def work(self) -> float:
-        """A sum for each distance, and a draw."""
-        return 1 + self.block.bit_length() / 8
-
-    def gain(self, shared: Shared) -> float:
-        """Return 1: lengths stay."""
-        return 1.0
-
-    def code(self, x: NDArray, shared: Shared) -> Planes:
+    def code(self, x: NDArray, shared: Shared) -> Symbols:
         rotated = flat(x).copy()
         _methods.flip_signs(shared.key(), rotated)
         self._transform(rotated)
         return {VALUES: rotated}
 
-    def values_spec(self, planes: Planes, spec: TensorSpec) -> TensorSpec:
-        return spec.values(spec.size)
-
-    def decode(self, planes: Planes, shared: Shared) -> NDArray:
-        require_count("values", planes[VALUES], shared.spec.size)
-        y = flat(planes[VALUES]).copy()
+    def decode(self, symbols: Symbols, shared: Shared) -> NDArray:
+        require_count("values", symbols[VALUES], shared.spec.size)
+        y = flat(symbols[VALUES]).copy()
         self._transform(y)
         _methods.flip_signs(shared.key(), y)
         return y.reshape(shared.spec.shape)

@@ -1,10 +1,9 @@
-"""What settings of parts can be, besides numbers: counts of elements, and yes or no."""
+"""Counts of elements, as settings of methods."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import IntEnum
 
 from fedsz.errors import ConfigError
 
@@ -48,20 +47,3 @@ class Count:
     def __str__(self) -> str:
         """Return it as users write it."""
         return self.text
-
-
-class Flag(IntEnum):
-    """Yes (``1``) or no (``0``).
-
-    Raises:
-        ConfigError: it is neither.
-    """
-
-    NO = 0
-    YES = 1
-
-    @classmethod
-    def _missing_(cls, value: object) -> Flag:
-        if value not in ("0", "1"):
-            raise ConfigError(f"must be 0 or 1, got {value!r}")
-        return cls(int(str(value)))

@@ -1,4 +1,4 @@
-"""`sign`, `ternary` and `sbc`: one scale for all elements, and of each its sign."""
+"""`sign` and `ternary`: one scale for all elements, and of each its sign."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.methods.base import Decoded, Kind, Part, Planes, Shared, placed, require_count
-from fedsz.methods.settings import Count
-from fedsz.methods.top_k import largest
+from fedsz.errors import CorruptStream
+from fedsz.methods.base import Kind, Shared, Stage, Symbols, require_count
 from fedsz.spec_strings import setting
 
 
 @dataclass(frozen=True)
-class Sign(Part):
+class Sign(Stage):
     """The sign of each element times their mean magnitude: EF-signSGD (Karimireddy et al. 2019).
 
     With v of d elements, (|v|_1 / d) sign(v); the sign of 0 is positive.
@@ -22,19 +21,19 @@ class Sign(Part):
 
     name = "sign"
     summary = "each element's sign, times the mean magnitude"
-    planes = {"scale": Kind.SCALES, "signs": Kind.SIGNS}
+    symbols = {"scale": Kind.SCALES, "signs": Kind.SIGNS}
 
-    def code(self, x: NDArray, shared: Shared) -> Planes:
+    def code(self, x: NDArray, shared: Shared) -> Symbols:
         return {"scale": mean_magnitude(x), "signs": x < 0}
 
-    def decode(self, planes: Planes, shared: Shared) -> NDArray:
-        scale, signs = _scale(planes["scale"]), planes["signs"]
+    def decode(self, symbols: Symbols, shared: Shared) -> NDArray:
+        scale, signs = _scale(symbols["scale"]), symbols["signs"]
         require_count("signs", signs, shared.spec.size)
         return np.where(signs, -scale, scale).reshape(shared.spec.shape)
 
 
 @dataclass(frozen=True)
-class Ternary(Part):
+class Ternary(Stage):
     """The sign of each element times one scale, and 0 for those that are small.
 
     The scale is the mean magnitude of the others. After `topk` that is sparse ternary compression
@@ -42,59 +41,25 @@ class Ternary(Part):
 
     Attributes:
         threshold: elements of up to this share of the largest magnitude become 0; 0 to below 1.
-
-    Raises:
-        ConfigError: the threshold is out of range.
     """
 
     name = "ternary"
     summary = "each element's sign, times the mean magnitude; small ones become 0"
-    planes = {"scale": Kind.SCALES, "trits": Kind.TRITS}
+    symbols = {"scale": Kind.SCALES, "levels": Kind.LEVELS}
 
     threshold: float = setting(0.0, 0, 0.999)
 
-    def code(self, x: NDArray, shared: Shared) -> Planes:
+    def code(self, x: NDArray, shared: Shared) -> Symbols:
         kept = np.abs(x) > self.threshold * np.abs(x).max(initial=0)
         trits = np.sign(x).astype(np.int8) * kept
-        return {"scale": mean_magnitude(x[kept]), "trits": trits}
+        return {"scale": mean_magnitude(x[kept]), "levels": trits}
 
-    def decode(self, planes: Planes, shared: Shared) -> NDArray:
-        scale, trits = _scale(planes["scale"]), planes["trits"]
-        require_count("trits", trits, shared.spec.size)
-        decoded: NDArray = (trits * scale).reshape(shared.spec.shape)
-        return decoded
-
-
-@dataclass(frozen=True)
-class SparseBinary(Part):
-    """Sparse binary compression (SBC, Sattler et al. 2018).
-
-    Of the k largest elements above 0 and the k smallest below 0, those of the larger mean magnitude
-    are sent, as their positions and that mean with its sign. Where fewer have a sign, k are fewer.
-
-    Attributes:
-        k: how many, or which share of a tensor.
-    """
-
-    name = "sbc"
-    summary = "the k largest elements of one sign, all as their mean"
-    planes = {"mean": Kind.SCALES, "indices": Kind.INDICES}
-
-    k: Count = Count("1%")
-
-    def code(self, x: NDArray, shared: Shared) -> Planes:
-        k = self.k.of(x.size)
-        sides = []
-        for sign in (1, -1):
-            of_sign = np.flatnonzero(x * sign > 0)
-            indices = of_sign[largest(x[of_sign], min(k, of_sign.size))]
-            sides.append((mean_magnitude(x[indices]), sign, indices))
-        mean, sign, indices = max(sides, key=lambda side: float(side[0][0]))
-        return {"mean": mean * mean.dtype.type(sign), "indices": indices}
-
-    def decode(self, planes: Planes, shared: Shared) -> Decoded:
-        require_count("means", planes["mean"], 1)
-        return placed(planes["indices"], planes["mean"].reshape(()), shared.spec)
+    def decode(self, symbols: Symbols, shared: Shared) -> NDArray:
+        scale, levels = _scale(symbols["scale"]), symbols["levels"]
+        require_count("levels", levels, shared.spec.size)
+        if max(levels.max(initial=0), -levels.min(initial=0)) > 1:
+            raise CorruptStream("a level beyond 1")
+        return np.multiply(levels, scale, dtype=scale.dtype).reshape(shared.spec.shape)
 
 
 def mean_magnitude(v: NDArray) -> NDArray:

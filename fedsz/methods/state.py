@@ -1,8 +1,8 @@
 """What a sender keeps of a tensor from one round to the next: arrays, by their paths.
 
-A wrapper's own arrays have plain names. Those of what it stands around have `INNER` and a dot
-before them, and those of a part of a chain the part's place. So parts cannot mistake each other's
-arrays, however they are combined. In records, a slash and the tensor's name follow.
+A wrapper's own arrays have plain names. Those of its inner transform have `INNER` and a dot before
+them if the wrapper keeps any, and those of a stage its place in the chain. So they cannot be
+mistaken for each other, in any combination. In records, a slash and the tensor's name follow.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Final
 from fedsz.arrays import NDArray
 from fedsz.methods.base import State
 
-INNER: Final = "inner"  # the branch of what a wrapper stands around
-SHIFT: Final = "shift"  # what a `Difference` has learnt, beside all of these
+INNER: Final = "inner"
 _BRANCH: Final = "."
 _TENSOR: Final = "/"
 
@@ -36,7 +35,7 @@ def flat(states: Mapping[str, State]) -> dict[str, NDArray]:
 
 
 def by_tensor(record: Mapping[str, NDArray]) -> dict[str, State]:
-    """Return the state of each tensor, given what `flat` returned."""
+    """Return the state of each tensor, given a record of `flat`."""
     states: dict[str, dict[str, NDArray]] = {}
     for key, x in record.items():
         path, _, name = key.partition(_TENSOR)
@@ -45,28 +44,14 @@ def by_tensor(record: Mapping[str, NDArray]) -> dict[str, State]:
 
 
 def tensor_of(key: str) -> str:
-    """Return the tensor of an array of what `flat` returned."""
+    """Return the tensor of an array in a record of `flat`."""
     return key.partition(_TENSOR)[2]
 
 
-def path_of(state: State, name: str) -> str | None:
-    """Return the path of the array of this name, in whichever branch; None if there is none."""
-    return next((path for path in state if path.rpartition(_BRANCH)[2] == name), None)
-
-
-def restored(state: State, before: State, name: str) -> State:
-    """Return a state in which the branch that has the array of this name is as it was before."""
-    path = path_of(state, name)
-    if path is None:
-        return state
-    start = path.removesuffix(name)
-    return {**state, **{p: x for p, x in before.items() if p.startswith(start)}}
-
-
-def misfit(kept: State, needed: State) -> str:
+def misfit(earlier: State, needed: State) -> str:
     """Return where a state differs from one of the right shapes and dtypes; "" if it fits."""
     have, want = (
-        {path: f"{x.dtype} {x.shape}" for path, x in state.items()} for state in (kept, needed)
+        {path: f"{x.dtype} {x.shape}" for path, x in state.items()} for state in (earlier, needed)
     )
     for path in sorted(have.keys() | want.keys()):
         has, needs = have.get(path, "none"), want.get(path, "none")

@@ -12,7 +12,6 @@ import msgspec
 
 from fedsz.control.record import VERSION, RoundRecord
 from fedsz.control.round_numbers import NUMBERS
-from fedsz.core.settings import DEFAULT
 from fedsz.errors import ConfigError, FedszError
 from fedsz.formatting import one_line
 from fedsz.training.events import from_json
@@ -35,7 +34,7 @@ class ClientSummary(msgspec.Struct, kw_only=True):
         reason: why the last round without it went on so; "" without one.
         bandwidth: of its way to the server, in bits a second; 0 where it is not known.
         sent_bytes: of its updates, after compression.
-        kept, lag: of its last update; see `ClientRecord`.
+        energy_fraction, residual_ratio: of its last update; see `ClientRecord`.
         state: what it does now; None where nobody knows.
     """
 
@@ -46,8 +45,8 @@ class ClientSummary(msgspec.Struct, kw_only=True):
     reason: str = ""
     bandwidth: float = 0.0
     sent_bytes: int = 0
-    kept: float | None = None
-    lag: float | None = None
+    energy_fraction: float | None = None
+    residual_ratio: float | None = None
     state: str | None = None
 
 
@@ -73,7 +72,8 @@ class RunSummary:
                 client.last_round = record.round
                 client.bandwidth = update.bandwidth or client.bandwidth
                 client.sent_bytes += update.sent_bytes
-                client.kept, client.lag = update.kept, update.lag
+                client.energy_fraction = update.energy_fraction
+                client.residual_ratio = update.residual_ratio
         for failure in record.failures:
             if client := self._client(failure.client):
                 kind = failure.kind or FAILED
@@ -172,9 +172,8 @@ class Follower:
         return self.summary
 
     def _take(self, line: bytes) -> None:
-        base = self.config.compression if self.config else DEFAULT
         try:
-            event = from_json(line, base)
+            event = from_json(line)
         except FedszError:
             event = None
         if isinstance(event, RoundRecord):

@@ -1,80 +1,39 @@
-"""What a client of a job keeps from one task to the next, in memory: models and residuals."""
+"""What a client of a job keeps from one task to the next, in memory."""
 
 from __future__ import annotations
 
-import hashlib
-from typing import NamedTuple
-
-from fedsz.arrays import NDArray
-from fedsz.core.protocol import Instructions
+from fedsz.core.client import ClientSession, Memory
 from fedsz.core.reference import Reference
-from fedsz.methods import History
 
 
-class _Left(NamedTuple):
-    """What a turn has left out."""
+class ClientState:
+    """A `fedsz.core.client.Store` by the names of tasks, and what else a client's filters share.
 
-    run: bytes
-    turn: int
-    residual: dict[str, NDArray]
-
-
-class Kept:
-    """A client's `fedsz.core.client.Keeper`, by the names of tasks.
-
-    It keeps the residual of the last turn, and that of the turn before: a reply that does not
-    count has taken the latter with it, and then the client goes back to it.
-
-    Args:
-        client: its name, from which the number comes that methods draw by.
+    Attributes:
+        references: the reference models.
+        sessions: the tasks that wait for their results, with their ids.
+        has_initial: whether the first model may be the server's; until it turns out not to be.
+        is_new: whether this process has sent no result yet.
     """
 
-    def __init__(self, client: str) -> None:
-        self.sender = int.from_bytes(hashlib.sha256(client.encode()).digest()[:8], "little")
-        self._models: dict[str, Reference] = {}
-        self._left: dict[str, list[_Left]] = {}
+    def __init__(self) -> None:
+        self.references: dict[str, Reference] = {}
+        self.sessions: dict[str, tuple[str, ClientSession]] = {}
+        self.has_initial = self.is_new = True
+        self._memories: dict[str, tuple[Memory, bytes, int]] = {}
 
-    @property
-    def digests(self) -> dict[str, str]:
-        """The models that are here, in hexadecimal."""
-        return {key: model.digest.hex() for key, model in self._models.items()}
+    def reference(self, key: str) -> Reference | None:
+        """Do as `Store.reference`."""
+        return self.references.get(key)
 
-    def model(self, key: str) -> Reference | None:
-        """Return the model that the client holds, if any."""
-        return self._models.get(key)
+    def keep_reference(self, key: str, model: Reference) -> None:
+        """Do as `Store.keep_reference`."""
+        self.references[key] = model
 
-    def keep_model(self, key: str, model: Reference | None) -> None:
-        """Keep a model; None forgets it."""
-        if model is None:
-            self._models.pop(key, None)
-        else:
-            self._models[key] = model
+    def memory(self, key: str) -> tuple[Memory, bytes, int]:
+        """Do as `Store.memory`."""
+        return self._memories.get(key, ({}, b"", 0))
 
-    def history(self, key: str) -> History:  # noqa: ARG002 - servers of jobs show none
-        """Return what broadcasts have shown: nothing."""
-        return History()
-
-    def keep_history(self, key: str, history: History | None) -> None:
-        """Keep nothing; see `history`."""
-
-    def turn(self, key: str, told: Instructions) -> int:
-        """Return the turn of the last reply; -1 of none in this run."""
-        return max((one.turn for one in self._left.get(key, ()) if one.run == told.run), default=-1)
-
-    def residual(self, key: str, told: Instructions) -> tuple[dict[str, NDArray], int]:
-        """Return that of the last reply that the server has counted, and its age in turns."""
-        left = [
-            one
-            for one in self._left.get(key, ())
-            if one.run == told.run and one.turn <= told.last_counted
-        ]
-        self._left[key] = left[-1:]
-        return (left[-1].residual, told.turn - left[-1].turn) if left else ({}, 1)
-
-    def keep_residual(self, key: str, residual: dict[str, NDArray], told: Instructions) -> None:
-        """Keep what this turn has left out, beside that of the last reply that counted."""
-        self._left.setdefault(key, []).append(_Left(told.run, told.turn, residual))
-
-    def forget_residual(self, key: str) -> None:
-        """Keep nothing of what any turn has left out."""
-        self._left.pop(key, None)
+    def keep_memory(self, key: str, memory: Memory, run: bytes, round_number: int) -> None:
+        """Do as `Store.keep_memory`."""
+        self._memories[key] = memory, run, round_number

@@ -21,38 +21,35 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """One object for the filters of both ways, which a job's config makes apart from each other.
+    """Objects for the filters of both ways, which a job's config makes apart from each other.
 
-    It is of the engine that runs the job here: contexts are copied, and written to disk.
+    They are of the engine that runs the job here: contexts are copied, and written to disk.
     """
 
     def __init__(self) -> None:
-        self._of: WeakKeyDictionary[Any, T] = WeakKeyDictionary()
+        self._of: WeakKeyDictionary[Any, dict[str, T]] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def of(self, fl_ctx: FLContext, make: Callable[[], T]) -> T:
-        """Return what ``make`` has returned for this engine; it is called once."""
-        engine = fl_ctx.get_engine()
+    def of(self, fl_ctx: FLContext, name: str, make: Callable[[], T]) -> T:
+        """Return what ``make`` has returned for this engine and name; it is called once."""
         with self._lock:
-            if engine not in self._of:
-                self._of[engine] = make()
-            return self._of[engine]
+            known = self._of.setdefault(fl_ctx.get_engine(), {})
+            if name not in known:
+                known[name] = make()
+            return known[name]
+
+    def take(self, fl_ctx: FLContext) -> list[T]:
+        """Return the objects of this engine, and forget them."""
+        with self._lock:
+            return list(self._of.pop(fl_ctx.get_engine(), {}).values())
 
 
-class TaskContext(NamedTuple):
-    """What a filter is asked about.
-
-    Attributes:
-        name: of the task, such as "train".
-        task_id: of this client's task.
-        number: of the round, None where the workflow has none.
-        fl_ctx: what else NVFlare says.
-    """
+class Task(NamedTuple):
+    """A task of one client: its name, its id, the number of its round if there is one."""
 
     name: str
-    task_id: str
-    number: int | None
-    fl_ctx: FLContext
+    id: str
+    number: int | None = None
 
 
 class ModelFilter(DXOFilter):  # type: ignore[misc]  # NVFlare ships no type information
@@ -61,28 +58,23 @@ class ModelFilter(DXOFilter):  # type: ignore[misc]  # NVFlare ships no type inf
     def __init__(self) -> None:
         super().__init__(supported_data_kinds=KINDS, data_kinds_to_filter=KINDS)
 
-    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Filter what holds a model, and leave alone what does not."""
-        dxo = shareable.get("DXO")
-        kind = dxo.get("kind") if isinstance(dxo, dict) else None
-        return super().process(shareable, fl_ctx) if kind in KINDS else shareable
-
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
         """Compress or decompress a DXO; None leaves it as it is."""
-        number = shareable.get_header(AppConstants.CURRENT_ROUND)
-        task = TaskContext(
-            fl_ctx.get_prop(FLContextKey.TASK_NAME, ""),
-            fl_ctx.get_prop(FLContextKey.TASK_ID, ""),
-            number if isinstance(number, int) else None,
-            fl_ctx,
+        if shareable["DXO"]["kind"] not in KINDS:
+            return None
+        name, task_id = (
+            fl_ctx.get_prop(p, "") for p in (FLContextKey.TASK_NAME, FLContextKey.TASK_ID)
         )
-        out = fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.OUT
-        return self.going_out(dxo, task) if out else self.coming_in(dxo, task)
+        number = shareable.get_header(AppConstants.CURRENT_ROUND)
+        task = Task(name, task_id, number if isinstance(number, int) else None)
+        if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.OUT:
+            return self.going_out(dxo, task, fl_ctx)
+        return self.coming_in(dxo, task, fl_ctx)
 
     @abstractmethod
-    def going_out(self, dxo: DXO, task: TaskContext) -> DXO | None:
+    def going_out(self, dxo: DXO, task: Task, fl_ctx: FLContext) -> DXO | None:
         """Compress a DXO on its way out."""
 
     @abstractmethod
-    def coming_in(self, dxo: DXO, task: TaskContext) -> DXO | None:
+    def coming_in(self, dxo: DXO, task: Task, fl_ctx: FLContext) -> DXO | None:
         """Decompress a DXO on its way in."""

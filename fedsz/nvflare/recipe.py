@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from nvflare.recipe.spec import Recipe
 
 from fedsz.nvflare.client_filter import FedSZClientFilter
 from fedsz.nvflare.server_filter import FedSZServerFilter
 
-TRAIN: Final = ("train",)
-
 
 def add_fedsz(
-    recipe: Recipe, *, tasks: Sequence[str] = TRAIN, initial: str | None = None, **settings: Any
+    recipe: Recipe,
+    *,
+    tasks: Sequence[str] = ("train",),
+    initial: str | None = None,
+    **settings: Any,
 ) -> None:
     """Compress what the tasks of a recipe send, both ways.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from nvflare.apis.dxo import DXO, DataKind, MetaKey
 from nvflare.apis.event_type import EventType
@@ -12,34 +10,16 @@ from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_copy
 
-from fedsz.control.policy import Controller, asked_for
-from fedsz.control.rule import DEFAULT_TOLERANCE
-from fedsz.core.reply_report import ReplyReport
+from fedsz.control.controller import Controller, asked_for
+from fedsz.control.policy import DEFAULT_TOLERANCE
 from fedsz.core.settings import DEFAULT, LEAST_BYTES
-from fedsz.errors import CorruptStream, FedszError
+from fedsz.errors import ConfigError, FedszError
 from fedsz.formatting import one_line
-from fedsz.nvflare.content import NAME, VERSION, Sealed, content_of, opened, plain, sealed
-from fedsz.nvflare.model_filter import ModelFilter, Shared, TaskContext
-from fedsz.nvflare.task_server import TaskServer, require_usable
+from fedsz.nvflare.content import NAME, announced, arrays_in, opened, plain, sealed
+from fedsz.nvflare.model_filter import ModelFilter, Shared, Task
+from fedsz.nvflare.task_server import TaskServer
 
-
-class _Job:
-    """The tasks of a job, by name."""
-
-    def __init__(self) -> None:
-        self.tasks: dict[str, TaskServer] = {}
-        self.without: set[str] = set()  # clients that are known to have no such filter
-        self._lock = threading.Lock()
-
-    def task(self, name: str, make: Callable[[str], TaskServer]) -> TaskServer:
-        """Return a task; the first filter that asks for it makes it, by its own settings."""
-        with self._lock:
-            if name not in self.tasks:
-                self.tasks[name] = make(name)
-            return self.tasks[name]
-
-
-_jobs: Final = Shared[_Job]()
+_tasks: Final = Shared[TaskServer]()
 
 
 class FedSZServerFilter(ModelFilter):
@@ -54,12 +34,11 @@ class FedSZServerFilter(ModelFilter):
         tolerance: likewise; so are rounds, codec, lossless, threshold, rule, update and decay.
         error_bound: of clients' results, likewise.
         downlink: how models are sent, likewise.
-        untrained: whether the first model has random weights: of them, those with two dimensions
-            or more go out within a sixteenth of their range. Say so of no model that was trained.
         shared_initial: whether clients may have the first model; see `FedSZClientFilter`.
 
     Raises:
-        ConfigError: one of these is out of range or does not exist, or needs `fedsz.flower`.
+        ConfigError: one of these is out of range or does not exist, or the policy measures models
+            on held-out data, which the server of a job does not have.
         CodecUnavailable: a codec's library is not installed here.
     """
 
@@ -76,41 +55,37 @@ class FedSZServerFilter(ModelFilter):
         update: str | None = None,
         decay: float = DEFAULT.decay,
         downlink: float | str | None = None,
-        untrained: bool = False,
         shared_initial: bool = False,
     ) -> None:
         super().__init__()
         # NVFlare writes the attributes of these names into a job's config.
         self.policy, self.tolerance, self.rounds = policy, tolerance, rounds
         self.error_bound, self.threshold, self.rule = error_bound, threshold, rule
-        self.update, self.downlink = update, downlink
         self.codec, self.lossless, self.decay = codec, lossless, decay
-        self.untrained, self.shared_initial = untrained, shared_initial
-        require_usable(self._controller())
+        self.update, self.downlink, self.shared_initial = update, downlink, shared_initial
+        self._without: set[str] = set()  # clients that are known to have no such filter
+        if self._controller().needs:
+            raise ConfigError("this policy needs a held-out set: `fedsz server` has one")
 
     def _controller(self) -> Controller:
         names = ("error_bound", "threshold", "rule", "update", "downlink")
         named = {name: getattr(self, name) for name in names}
         others = {"codec": self.codec, "lossless": self.lossless, "decay": self.decay}
-        policy, config = asked_for(self.policy, named, **others)
-        return Controller(policy, config, tolerance=self.tolerance, rounds=self.rounds)
-
-    def _job(self, fl_ctx: FLContext) -> _Job:
-        return _jobs.of(fl_ctx, _Job)
+        policy, settings = asked_for(self.policy, named, **others)
+        return Controller(policy, settings, tolerance=self.tolerance, rounds=self.rounds)
 
     def _task(self, fl_ctx: FLContext, name: str) -> TaskServer:
-        return self._job(fl_ctx).task(name, self._new_task)
-
-    def _new_task(self, name: str) -> TaskServer:
-        shared, untrained = self.shared_initial, self.untrained
-        return TaskServer(name, self._controller(), shared_initial=shared, untrained=untrained)
+        """Return a task; the first filter that asks for it makes it, by its own settings."""
+        initial = self.shared_initial
+        return _tasks.of(
+            fl_ctx, name, lambda: TaskServer(name, self._controller(), shared_initial=initial)
+        )
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Log the last round at the end of the job."""
         if event_type == EventType.ABOUT_TO_END_RUN:
-            tasks = self._job(fl_ctx).tasks
-            while tasks:
-                tasks.popitem()[1].end_round()
+            for task in _tasks.take(fl_ctx):
+                task.end_round()
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Do as NVFlare's filters do; a result that is of no use becomes an error result."""
@@ -129,64 +104,35 @@ class FedSZServerFilter(ModelFilter):
             refused.set_return_code(ReturnCode.TASK_RESULT_FILTER_ERROR)
             return refused
 
-    def going_out(self, dxo: DXO, task: TaskContext) -> DXO | None:
-        """Compress the model in a task's data, by what the client says that it holds."""
-        fl_ctx, content = task.fl_ctx, content_of(dxo)
-        job, client = self._job(fl_ctx), _peer(fl_ctx)
-        if content is None or content.nbytes < LEAST_BYTES:
+    def going_out(self, dxo: DXO, task: Task, fl_ctx: FLContext) -> DXO | None:
+        """Compress the model in a task's data, by which model the client says that it has."""
+        client, arrays = _peer(fl_ctx), arrays_in(dxo)
+        if sum(x.nbytes for x in arrays.values()) < LEAST_BYTES:
             return None
-        said = fl_ctx.get_peer_context().get_prop(NAME)
-        if not isinstance(said, dict) or said.get("version") != VERSION:
-            if client not in job.without:
-                job.without.add(client)
-                have = said.get("version") if isinstance(said, dict) else "none"
-                why = f"its filter is of version {have}, and this of {VERSION}"
+        announcement = announced(fl_ctx.get_peer_context().get_prop(NAME))
+        if announcement is None:
+            if client not in self._without:
+                self._without.add(client)
+                why = "it has no filter of fedsz, or one of another version"
                 self.log_warning(fl_ctx, f"fedsz: {client} is sent models as they are: {why}")
             return None
-        streams, told = self._task(fl_ctx, task.name).pack(
-            client,
-            content.arrays,
-            task.number,
-            _held(said, task.name),
-            has_initial=said.get("initial") is True,
-        )
-        note = {"told": told.written(), "tensors": content.as_tensors}
-        return sealed(dxo, streams, content.beside, **note)
+        server = self._task(fl_ctx, task.name)
+        stream, request = server.pack(client, announcement, task, arrays)
+        return sealed(dxo, arrays, stream, request.encode())
 
-    def coming_in(self, dxo: DXO, task: TaskContext) -> DXO | None:
+    def coming_in(self, dxo: DXO, task: Task, fl_ctx: FLContext) -> DXO | None:
         """Decompress a task's result."""
-        server, client = self._task(task.fl_ctx, task.name), _peer(task.fl_ctx)
-        content = opened(dxo)
-        result = None if content is None else _unpacked(dxo, content, client, server)
+        server, client = self._task(fl_ctx, task.name), _peer(fl_ctx)
+        content, result = opened(dxo), None
+        if content is not None:
+            is_step = dxo.data_kind == DataKind.WEIGHT_DIFF
+            result = plain(dxo, server.unpack(client, task, content, is_step=is_step), content)
         metrics = dxo.get_meta_prop(MetaKey.INITIAL_METRICS)
         if isinstance(metrics, dict):
             server.evaluated(client, {str(name): value for name, value in metrics.items()})
         return result
 
 
-def _unpacked(dxo: DXO, content: Sealed, client: str, server: TaskServer) -> DXO:
-    """Return a sealed result's arrays in its place."""
-    if len(content.streams) != 1:
-        raise CorruptStream(f"a result of {len(content.streams)} streams", offset=0)
-    said = content.note.get("said")
-    report = ReplyReport.read(said if isinstance(said, dict) else None)
-    turn, as_tensors = content.note.get("turn"), content.note.get("tensors") is True
-    (stream,) = content.streams
-    differs = dxo.data_kind == DataKind.WEIGHT_DIFF
-    arrays = server.unpack(client, stream, turn, report, differs=differs)
-    return plain(dxo, arrays, content.beside, as_tensors=as_tensors)
-
-
 def _peer(fl_ctx: FLContext) -> str:
     """Return the name of the site at the other end."""
     return str(fl_ctx.get_peer_context().get_identity_name())
-
-
-def _held(said: dict[str, Any], task: str) -> bytes:
-    """Return the digest of the model that a client says it holds, or b""."""
-    holds = said.get("holds")
-    digest = holds.get(task, "") if isinstance(holds, dict) else ""
-    try:
-        return bytes.fromhex(digest)
-    except (TypeError, ValueError):
-        return b""

@@ -1,8 +1,13 @@
 """A task of a job on its server: the model on its way out, the replies, and the rounds they make.
 
 NVFlare asks a filter about one client at a time. So a round is what sends one model, by the number
-that the workflow gives it, or until a client is sent it again. A client says with each request
-which model it holds: one that lacks the last is sent the whole, or what it has missed.
+that the workflow gives it, or until a client is sent it again.
+
+The server puts the step of a reply onto its own model:
+
+    result = trained - reference + the server's model
+
+so that the rounding of a broadcast never gets into the server's model.
 """
 
 from __future__ import annotations
@@ -13,46 +18,41 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from fedsz.arrays import Layout, NDArray
-from fedsz.control.policy import Controller
+from fedsz.control.controller import Controller
 from fedsz.control.record import ClientRecord, Failure, RoundRecord
-from fedsz.control.rule import SENSITIVITY, SPREAD
 from fedsz.control.tally import EvaluationMetrics, Tally
-from fedsz.core.ahead import not_ahead
 from fedsz.core.broadcast import Broadcast
-from fedsz.core.decode import decode
-from fedsz.core.protocol import Instructions
-from fedsz.core.reference import Reference, require_reference
-from fedsz.core.reply_report import ReplyReport
-from fedsz.core.settings import EXACT, Settings
-from fedsz.core.step import step_spread
-from fedsz.errors import ConfigError, CorruptStream, ModelMismatch
+from fedsz.core.decode import decode_onto
+from fedsz.core.protocol import ReplyNote, Request
+from fedsz.core.reference import Reference
+from fedsz.core.settings import EXACT
+from fedsz.errors import CorruptStream, ModelMismatch
 from fedsz.formatting import size
+from fedsz.nvflare.content import Announcement, Sealed
+from fedsz.nvflare.model_filter import Task
 from fedsz.stream import Limits, Reader
 
 logger = logging.getLogger(__name__)
 
-# Replies and failures of a round that its record lists: nobody is kept from sending more.
+# Replies and failures of a round that its record lists; a client may send any number.
 MOST_LISTED: Final = 4096
 
-# Rounds, where they have numbers, after which the model is forgotten that a silent client was sent.
+# Rounds after which the model is forgotten that a silent client was sent.
 LATEST: Final = 8
 
-# Of bounds that do where clients are on staggered lattices. Here all share one, and what it rounds
-# off is in the mean: that shows in jobs of a dozen rounds.
-FINER: Final = 1 / 3
 
+class _OpenRequest(NamedTuple):
+    """A model that a client was sent, and has not replied to."""
 
-def require_usable(controller: Controller) -> None:
-    """Raise `ConfigError` for what needs more than the server of a job knows of its clients."""
-    if SENSITIVITY in controller.needs:
-        raise ConfigError("this policy needs a held-out set: `fedsz server` has one")
-    if controller.base.uses_history or controller.base.learns_shifts:
-        raise ConfigError(f"update {controller.base.update!r} needs fedsz.flower")
+    task_id: str
+    round: int  # in which it was sent
+    model: Reference  # the server's own
+    reference: Reference  # as the client has it
 
 
 class TaskServer:
@@ -61,154 +61,115 @@ class TaskServer:
     Args:
         task: its name.
         controller: decides how each round is sent.
-        shared_initial: whether clients may hold the first model from the start.
-        untrained: whether the first model is untrained, as in `Broadcast`.
+        shared_initial: whether clients may have the first model from the start.
     """
 
-    def __init__(
-        self, task: str, controller: Controller, *, shared_initial: bool, untrained: bool
-    ) -> None:
+    def __init__(self, task: str, controller: Controller, *, shared_initial: bool) -> None:
         self._task, self._controller = task, controller
-        self._config = controller.base
-        self._broadcast = Broadcast(
-            controller.base, shared_initial=shared_initial, untrained=untrained
-        )
-        self._run, self._turn = secrets.token_bytes(16), 0
+        self._settings = controller.decide(RoundRecord(round=0)).config.require()
+        self._broadcast = Broadcast(shared_initial=shared_initial)
+        self._run = secrets.token_bytes(16)
+        self._round = 0  # as requests count: a client has a residual of each
         self._number: int | None = None  # of the round, as the workflow says
-        self._given = b""  # the digest of the model of this round; of one that is beginning, none
-        self._meant: Reference | None = None  # the last model, if differences may be put onto that
-        self._first_turn = 0  # of this round
-        self._ended = self._replied = False  # whether the last round has, and somebody in this one
-        self._in_round: set[str] = set()  # who has been sent it
-        self._sent: dict[str, tuple[int, Reference]] = {}  # by client: the last round, and model
-        self._asked: dict[str, int] = {}  # and the turn of that
-        self._counted: dict[str, int] = {}  # and the last in which its reply counted
-        self._evaluated: dict[str, Mapping[str, object]] = {}  # and what it has last said of it
+        self._model: Reference | None = None  # the server's own, of the last round
+        self._is_open = False  # whether a round has begun, and not ended
+        self._in_round: set[str] = set()  # clients that have been sent its model
+        self._requests: dict[str, _OpenRequest] = {}  # by client
+        self._replied: set[str] = set()  # clients that have ever sent a result
+        self._metrics: dict[str, Mapping[str, object]] = {}  # by client, of this round
         self._tally = Tally(MOST_LISTED)
         self._last = time.monotonic()
         self._lock = threading.RLock()
 
     def pack(
-        self,
-        client: str,
-        arrays: Mapping[str, NDArray],
-        number: int | None,
-        held: bytes,
-        *,
-        has_initial: bool,
-    ) -> tuple[list[bytes], Instructions]:
-        """Return the streams of a model for a client, and what it is told beside them.
+        self, client: str, announced: Announcement, task: Task, arrays: Mapping[str, NDArray]
+    ) -> tuple[bytes, Request]:
+        """Return the stream of a model for a client, and the request beside it.
 
-        Args:
-            client: its name.
-            arrays: the model; they may change later.
-            number: of the round, None where the workflow has none.
-            held: the digest of the model that the client holds, or b"".
-            has_initial: whether it says that it has the first model.
+        The arrays may change later: a workflow may write the next model into them.
         """
         given = Reference(arrays)
         with self._lock:
-            if self._begins_round(client, number, given.digest):
-                self._begin_round(given, number)
+            if self._begins_round(client, task.number, given):
+                self._begin_round(given, task.number)
             elif client in self._in_round:
-                self._turn += 1  # it has a residual of this one
-            broadcast = self._broadcast
-            if given.digest != self._given:  # a model of its own, in the midst of a round
-                broadcast = Broadcast(self._config.replace(downlink=EXACT))
-                broadcast.put(_copied(arrays), reference=True)
-            model = broadcast.model
+                self._round += 1  # it has a residual of this one
+            model, broadcast = self._model, self._broadcast
             assert model is not None
-            held = held or (broadcast.initial if has_initial else b"")
-            streams = [bytes(stream[:]) for stream in broadcast.streams(held)]
-            self._tally.sent(broadcast.raw_bytes, sum(map(len, streams)))
-            last = self._counted.get(client, 0)
-            counted = last if self._asked.get(client, 0) > last else None
-            self._asked[client] = self._turn
-            self._sent[client] = self._controller.next_round, model
+            if given.digest != model.digest:  # one of this client's, in the midst of a round
+                model, broadcast = _copied(given), Broadcast()
+                broadcast.publish(model.arrays, self._settings.replace(downlink=EXACT))
+            reference, initial = broadcast.reference, announced.has_initial
+            assert reference is not None
+            base = announced.digests.get(self._task) or (broadcast.initial if initial else b"")
+            stream = broadcast.since(base) if base else None
+            if stream is None:
+                stream, base = broadcast.key_frame(), b""
+            # A client that has lost its residual may lose the next one, too.
+            has_lost = announced.is_new and client in self._replied
+            request = Request(
+                run=self._run,
+                round=self._round,
+                trains=True,
+                base={self._task: base} if base else {},
+                reference={} if broadcast.exact else {self._task: reference.digest},
+                settings=self._settings.without_feedback if has_lost else self._settings,
+            )
+            self._tally.sent(reference.nbytes, len(stream))
+            of_round = self._controller.next_round
+            self._requests[client] = _OpenRequest(task.id, of_round, model, reference)
             self._in_round.add(client)
-            holds = {} if broadcast.exact else {self._task: model.digest}
-            told = Instructions(self._told, self._turn, holds, self._run, counted=counted)
-            return streams, told
-
-    @property
-    def _told(self) -> Settings:
-        """What clients are told: nothing that older ones do not know, and to begin with the model.
-
-        They may test what they begin with, and the server takes that for the model's.
-        """
-        config = self._config
-        return not_ahead(config.replace(codec=config.lossy_codec.told)) if config.ahead else config
+            return stream, request
 
     def unpack(
-        self, client: str, stream: bytes, turn: object, report: ReplyReport, *, differs: bool
+        self, client: str, task: Task, content: Sealed, *, is_step: bool
     ) -> dict[str, NDArray]:
-        """Return the arrays of a reply.
+        """Return the arrays of a reply, its step put onto the server's model, and count it.
 
         Args:
-            client: who sent it.
-            stream: from anybody.
-            turn: of the instructions that it answers, as it says.
-            report: what it says of itself.
-            differs: whether it holds differences from the model, which the workflow adds to it.
+            client: its sender.
+            task: which it says that it answers.
+            content: from anybody.
+            is_step: whether the workflow adds the reply to the model itself.
 
         Raises:
             ModelMismatch: it has other arrays than the model, or refers to another one.
             CorruptStream: it is none, or asks for more than the model.
             CodecUnavailable: a codec's library is not installed here.
         """
-        began = time.perf_counter()
+        began, note = time.perf_counter(), ReplyNote.decode(content.note)
         with self._lock:
-            _, model = self._sent.get(client, (0, None))
-        if model is None:
-            raise CorruptStream(f"{client} was sent no model to which this is a reply", offset=0)
-        layout = Layout.of(model.arrays)
-        reader = Reader(stream, Limits.of_model(layout))
-        if reader.header.reference is not None:
-            require_reference(reader.header.reference, model)
+            request = self._requests.get(client)
+        if request is None or request.task_id != task.id:
+            raise CorruptStream(f"it answers no model that {client} was sent last", offset=0)
+        layout = Layout.of(request.model.arrays)
+        reader = Reader(content.stream, Limits.of_model(layout))
+        names = [tensor.name for tensor in reader.header.tensors]
+        content.check_names(names)
         for tensor in reader.header.tensors:
             if layout.shapes.get(tensor.name) != tensor.shape:
                 have = layout.shapes.get(tensor.name, "none")
                 raise ModelMismatch(f"{tensor.name!r} has shape {tensor.shape}; the model {have}")
-        decoded = dict(decode(reader, model))
-        names = [tensor.name for tensor in reader.header.tensors]
-        arrays = {name: layout.cast(name, decoded.pop(name)) for name in names}
-        with self._lock:
-            self._broadcast.feedback = not differs
-            if not differs:
-                self._meant = None
-            if not self._replied:  # most have been sent the model
-                self._replied = True
-                self._broadcast.pack_away()
-        self._note(client, stream, turn, report, reader, time.perf_counter() - began)
-        return arrays
-
-    def _note(
-        self,
-        client: str,
-        stream: bytes,
-        turn: object,
-        report: ReplyReport,
-        reader: Reader,
-        seconds: float,
-    ) -> None:
+        model = {} if is_step or note.is_step else request.model.arrays
+        arrays = dict(decode_onto(reader, request.reference, model))
         record = ClientRecord(
             node=client,
             client=client,
             bandwidth=0.0,
             raw_bytes=reader.header.decoded_bytes,
-            sent_bytes=len(stream),
-            encode_seconds=report.encode_seconds,
-            decode_seconds=seconds,
-            kept=report.kept,
-            lag=report.lag,
-            moved=report.moved != 0,
+            sent_bytes=len(content.stream),
+            encode_seconds=note.encode_seconds,
+            decode_seconds=time.perf_counter() - began,
+            energy_fraction=note.energy_fraction,
+            residual_ratio=note.residual_ratio,
+            moved=note.moved != 0,
         )
         with self._lock:
-            self._tally.received(record, report)
-            # Workflows that number their rounds drop what answers an earlier one.
-            first = 0 if self._number is None else self._first_turn
-            if isinstance(turn, int) and first <= turn <= self._asked.get(client, 0):
-                self._counted[client] = max(turn, self._counted.get(client, 0))
+            self._tally.received(record, note)
+            self._replied.add(client)
+            if self._requests.get(client) is request:
+                del self._requests[client]
+        return {name: layout.cast(name, arrays[name]) for name in names}
 
     def failed(self, client: str, reason: str) -> None:
         """Count a reply that is of no use."""
@@ -216,73 +177,56 @@ class TaskServer:
             self._tally.failed(Failure(client, reason))
 
     def evaluated(self, client: str, metrics: Mapping[str, object]) -> None:
-        """Take what a client says of its model, in place of what it has said this round."""
+        """Take a client's metrics of the model, in place of what it has said this round."""
         with self._lock:
-            self._evaluated[client] = metrics
+            self._metrics[client] = metrics
 
-    def end_round(self, spread: Mapping[str, tuple[int, float]] | None = None) -> None:
-        """End the round, log it, and have the next one decided."""
+    def end_round(self) -> None:
+        """End the round if one is open, log it, and have the next one decided."""
         with self._lock:
-            metrics = EvaluationMetrics()
-            for said in self._evaluated.values():
+            if not self._is_open:
+                return
+            self._is_open, metrics = False, EvaluationMetrics()
+            for said in self._metrics.values():
                 metrics.add(said)
-            now, (accuracy, loss), self._evaluated = time.monotonic(), metrics.take(), {}
-            odd = loss is not None and not math.isfinite(loss)
-            decision = self._controller.decision
-            if decision is not None:  # what clients were told explains how late they are
-                decision = msgspec.structs.replace(decision, config=self._told)
+            now, (accuracy, loss), self._metrics = time.monotonic(), metrics.take(), {}
+            diverged = loss is not None and not math.isfinite(loss)
             record = RoundRecord(
                 **msgspec.structs.asdict(self._tally.take()),
                 round=self._controller.next_round,
                 seconds=now - self._last,
                 accuracy=accuracy,
-                loss=None if odd else loss,
-                diverged=odd,
-                decision=decision,
-                spread=dict(spread or {}),
+                loss=None if diverged else loss,
+                diverged=diverged,
+                decision=self._controller.decision,
             )
             self._last = now
-            self._config = _finer(self._controller.decide(record).config.require())
-            if record.round:
-                self._tell(record)
+            self._log(record)
+            self._settings = self._controller.decide(record).config.require()
 
-    def _begins_round(self, client: str, number: int | None, digest: bytes) -> bool:
+    def _begins_round(self, client: str, number: int | None, given: Reference) -> bool:
+        if not self._is_open or self._model is None:
+            return True
         if number is not None:
-            return number != self._number or not self._given
-        return client in self._in_round or digest != self._given
+            return number != self._number
+        return client in self._in_round or given.digest != self._model.digest
 
     def _begin_round(self, given: Reference, number: int | None) -> None:
-        held, spread = self._broadcast.model, {}
-        if SPREAD in self._controller.needs and held is not None:
-            base = self._controller.base
-            spread = step_spread(
-                held.arrays, given.arrays, rule=base.rule, threshold=base.threshold
-            )
-        if not self._ended:
-            self.end_round(spread)
-        # Should there be no memory for the model, the next request begins the round again.
-        self._ended, self._given = True, b""
-        self._broadcast.steer(self._config)
-        meant = Reference(_copied(given.arrays))
-        since = None if self._broadcast.feedback else self._meant
-        self._broadcast.put(meant, reference=True, since=since)
-        self._meant = meant
-        self._ended = self._replied = False
-        self._turn += 1
-        self._number, self._given, self._in_round = number, given.digest, set()
-        self._first_turn = self._turn
-        self._forget_sent()
+        self.end_round()
+        # `decode_onto` knows by identity what a broadcast has left as it is.
+        model = self._model
+        if model is None or model.digest != given.digest:
+            model = _copied(given)
+        self._broadcast.publish(model.arrays, self._settings)
+        self._model, self._number, self._in_round = model, number, set()
+        self._round += 1
+        # Only now: if there is no memory for the model, the next request begins the round again.
+        self._is_open = True
+        oldest = self._controller.next_round - LATEST
+        requests = self._requests.items()
+        self._requests = {client: one for client, one in requests if one.round >= oldest}
 
-    def _forget_sent(self) -> None:
-        """Forget the models of clients whose reply has counted, or would come too late."""
-        oldest = 0 if self._number is None else self._controller.next_round - LATEST
-        self._sent = {
-            client: (sent, model)
-            for client, (sent, model) in self._sent.items()
-            if sent >= oldest and self._counted.get(client, 0) < self._asked[client]
-        }
-
-    def _tell(self, record: RoundRecord) -> None:
+    def _log(self, record: RoundRecord) -> None:
         parts = [
             f"{record.replies} replies",
             f"up {size(record.sent_up)} of {size(record.raw_up)}",
@@ -292,14 +236,6 @@ class TaskServer:
         logger.info("fedsz: %s, round %d: %s", self._task, record.round, ", ".join(parts))
 
 
-def _copied(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Return arrays of our own: a workflow may write the next model into its last one."""
-    return {name: x.copy() for name, x in arrays.items()}
-
-
-def _finer(config: Settings) -> Settings:
-    """Return a config whose chosen bound of the model is for one lattice."""
-    bound = config.downlink_bound
-    if bound is None or not config.staggers:  # somebody has named it
-        return config
-    return config.replace(downlink=str(bound.scaled(FINER)))
+def _copied(model: Reference) -> Reference:
+    """Return a model of our own: a workflow may write the next model into its last one."""
+    return Reference({name: x.copy() for name, x in model.arrays.items()}, model.digest)

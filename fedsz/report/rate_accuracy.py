@@ -40,7 +40,7 @@ class RateAccuracy:
     # After each round, means over the seeds of all bytes so far, and of the accuracy's difference
     # to the last of the uncompressed run; without one, of the accuracy.
     course: tuple[tuple[float, float], ...]
-    kept: float  # least share of an update's energy that arrived in a round; NaN if not known
+    energy_fraction: float  # of updates, in the round where it is least; NaN if not known
     reached: tuple[Reached, ...]  # one for each accuracy that bytes are counted to
 
     @property
@@ -96,8 +96,13 @@ def _rate_accuracy(setting: Setting, runs: Sequence[Run], reach: float | None) -
     theirs, ours = (_moved([run for run in some if run.seed in seeds])[1] for some in (usual, runs))
     total = _ratio(raw_up + raw_down, up + down)
     ratios = (_ratio(raw_up, up), _ratio(raw_down, down), total, _ratio(theirs[0], ours[0]))
-    shares = (done.kept for run in runs for done in run.trained if done.kept is not None)
-    kept = min(filter(math.isfinite, shares), default=math.nan)
+    shares = (
+        done.energy_fraction
+        for run in runs
+        for done in run.trained
+        if done.energy_fraction is not None
+    )
+    energy = min(filter(math.isfinite, shares), default=math.nan)
     if reach is None:
         best = {
             seed: max(filter(math.isfinite, run.accuracies), default=math.inf)
@@ -108,7 +113,7 @@ def _rate_accuracy(setting: Setting, runs: Sequence[Run], reach: float | None) -
         goals = [{run.seed: reach for run in runs}]
     reached = tuple(_reached(runs, plain, goal) for goal in goals)
     lost, course = setting.difference(runs), _course(runs, plain)
-    return RateAccuracy(name, *ratios, lost, course, kept, reached)
+    return RateAccuracy(name, *ratios, lost, course, energy, reached)
 
 
 def _reached(runs: Sequence[Run], plain: Mapping[int, Run], goals: Mapping[int, float]) -> Reached:

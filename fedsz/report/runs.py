@@ -241,8 +241,6 @@ class Setting:
         decay = way.decay
         if decay != 1.0 and len({r.way.decay for r in others}) > 1:
             name += f" (decay {decay:g})"
-        if way.ahead and len({r.way.ahead for r in others}) > 1:
-            name += " (ahead)"
         # A policy that leaves nothing to the options decides on this too.
         chosen = run.lossy != USUAL_TENSORS and not asks_nothing(run.way.policy)
         if chosen and len({r.lossy for r in others}) > 1:

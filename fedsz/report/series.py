@@ -114,6 +114,23 @@ def bounds_panels(
     return panels
 
 
+def _draw_line(ax: Axes, label: str, line: Series, styles: Styles) -> None:
+    """Draw medians as a line, shaded from the least to the greatest; one point has a whisker."""
+    style, places, found = styles.get(label, GREY), list(line), list(line.values())
+    look = style.line(markers=len(line) <= CROWDED)
+    look |= {"label": label} if label in styles else {"linewidth": 0.8, "alpha": 0.6}
+    middles = [value.middle for value in found]
+    least, greatest = ([getattr(v, end) for v in found] for end in ("least", "greatest"))
+    if len(line) == 1:
+        whisker = [[middles[0] - least[0]], [greatest[0] - middles[0]]]
+        look |= {"marker": style.marker or "o", "elinewidth": 0.9}
+        ax.errorbar(places, middles, whisker, **look)
+        return
+    if any(value.count > 1 for value in found):
+        ax.fill_between(places, least, greatest, color=style.colour, alpha=0.18, linewidth=0)
+    ax.plot(places, middles, **look)
+
+
 def lines_panel(
     title: str,
     lines: Mapping[str, Series],  # by label
@@ -137,21 +154,7 @@ def lines_panel(
                 colour = styles[label].colour
                 ax.axhspan(level.least, level.greatest, color=colour, alpha=0.1, linewidth=0)
         for label, line in lines.items():
-            style, places, found = styles.get(label, GREY), list(line), list(line.values())
-            look = style.line(markers=len(line) <= CROWDED)
-            look |= {"label": label} if label in styles else {"linewidth": 0.8, "alpha": 0.6}
-            middles = [value.middle for value in found]
-            least, greatest = ([getattr(v, end) for v in found] for end in ("least", "greatest"))
-            if len(line) == 1:
-                whisker = [[middles[0] - least[0]], [greatest[0] - middles[0]]]
-                look |= {"marker": style.marker or "o", "elinewidth": 0.9}
-                ax.errorbar(places, middles, whisker, **look)
-                continue
-            if any(value.count > 1 for value in found):
-                ax.fill_between(
-                    places, least, greatest, color=style.colour, alpha=0.18, linewidth=0
-                )
-            ax.plot(places, middles, **look)
+            _draw_line(ax, label, line, styles)
         ax.set(xlabel=x.name, ylabel=y.name)
         more(ax)
         if y.log:

@@ -104,7 +104,7 @@ def _read_folder(folder: Path) -> Run:
             f"{folder} is no run: it holds no {CONFIG} and {ROUNDS}; a sweep is a Parquet file"
         )
     config = RunConfig.read(folder / CONFIG)
-    rounds = tuple(read_rounds(folder, config.compression))
+    rounds = tuple(read_rounds(folder))
     if not rounds:
         raise ConfigError(f"{folder} holds no finished round yet")
     laws, missing = _look(folder / MODEL, config)

@@ -34,7 +34,7 @@ def ways(compared: Compared, reach: float | None) -> Table | Omitted:
     )
     head = (
         *("run", "way", "ratio up", "ratio down", "ratio of all", "points", "seeds"),
-        *("kept, %", "times fewer up", *columns_to(reach)),
+        *("energy, %", "times fewer up", *columns_to(reach)),
     )
     return Table("ways", title, caption, head, rows, words=2)
 
@@ -136,9 +136,10 @@ def _cells(way: RateAccuracy) -> tuple[str, ...]:
     ratios = map(digits, (way.up, way.down, way.total))
     lost = NOTHING if way.name == UNCOMPRESSED else difference(way.difference)
     seeds = str(way.difference.count) if way.difference else NOTHING
-    kept = f"{100 * way.kept:.0f}" if math.isfinite(way.kept) else NOTHING
+    fraction = way.energy_fraction
+    energy = f"{100 * fraction:.0f}" if math.isfinite(fraction) else NOTHING
     reached = (_sent(reached.sent) for reached in way.reached)
-    return way.name, *ratios, lost, seeds, kept, digits(way.fewer), *reached
+    return way.name, *ratios, lost, seeds, energy, digits(way.fewer), *reached
 
 
 def _sent(found: Sequence[float]) -> str:

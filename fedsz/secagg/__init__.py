@@ -12,8 +12,8 @@ sockets, models or Flower.
 | 4 | if keys are signed, a signature of these (`Consent`) | all signatures (`Consents`) |
 | 5 | a share of one secret of each neighbour (`Revealed`) | |
 
-What the tokens are of an update, and how their sum becomes the mean, is in `token_plan`,
-`selection` and `tokens`; with noise for differential privacy in `noise`.
+What the tokens are of an update, and how their sum becomes the mean, is in `token_plan` and
+`tokens`; with noise for differential privacy in `noise`.
 
 A client masks its tokens with a stream that only it knows, and with one for each neighbour that
 both know and that cancels in the sum. The first is recovered for survivors, the others for clients

@@ -1,8 +1,8 @@
 """How large clients' updates will be, by what the server has seen; of each tensor one number.
 
-For a tensor of coefficients it is their root mean square, as clients have them to send: at first a
-share of the weights' own, and after each round what clients say of it in the sum. For an exact
-tensor it is how far an element may move.
+For a tensor that is rounded to a grid it is the elements' root mean square, as clients have them to
+send: at first a share of the weights' own, and after each round what clients say of it in the sum.
+For an exact tensor it is how far an element may move.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _ROOM: Final = 8.0  # times the largest element that running statistics may move
 _FURTHER: Final = 1.0  # that they may move beyond that
 _SLOWEST: Final = 0.2  # that a scale is multiplied with after a round, at least
 _FARTHEST: Final = 100.0  # times the first guess, whatever clients have said
+_SMALLEST: Final = 1e-15  # or the scale of a tensor that does not train would become 0
 
 
 def is_exact(name: str, layout: Layout) -> bool:
@@ -56,7 +57,8 @@ def scales_of(
             continue
         rms = math.sqrt(sizes[name] / x.size) if math.isfinite(sizes[name]) else whole
         guess = _STEP * max(rms, _LEAST * whole) or _STEP
-        found.append(min(known.get(name, 0.0) or guess, _FARTHEST * guess))
+        scale = min(known.get(name, guess), _FARTHEST * guess)
+        found.append(max(scale, _SMALLEST))
     return tuple(found)
 
 

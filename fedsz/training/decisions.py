@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from fedsz.control.policy import Controller, replay
+from fedsz.control.controller import Controller, replay
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CONFIG, read_rounds
@@ -32,7 +32,13 @@ def decisions(folder: Path) -> Iterator[Decided]:
         ConfigError: it is no folder of a run, or its policy does not exist here.
     """
     run = RunConfig.read(folder / CONFIG)
-    controller = Controller(run.policy, run.compression, tolerance=run.tolerance, rounds=run.rounds)
-    for record, again in replay(controller, read_rounds(folder, run.compression)):
+    controller = Controller(
+        run.policy,
+        run.compression,
+        tolerance=run.tolerance,
+        rounds=run.rounds,
+        private=run.dp_epsilon > 0,
+    )
+    for record, again in replay(controller, read_rounds(folder)):
         if record.decision is not None:
             yield Decided(record, record.decision, again)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fedsz.control.record import RoundRecord, Totals, as_builtins, upgraded
-from fedsz.core.settings import DEFAULT, Settings
+from fedsz.control.record import RoundRecord, Totals, as_builtins
 from fedsz.errors import FedszError
 
 
@@ -68,16 +67,14 @@ def to_json(event: Event) -> str:
     return msgspec.json.encode(told).decode()
 
 
-def from_json(line: str | bytes, base: Settings = DEFAULT) -> Event:
-    """Return the event in a line from `to_json`, of this release or an older one.
-
-    ``base`` is how the run compresses, for what decisions of older releases do not say.
+def from_json(line: str | bytes) -> Event:
+    """Return the event in a line from `to_json`.
 
     Raises:
         FedszError: it holds none.
     """
     try:
-        told = msgspec.json.decode(line)
-        return msgspec.convert(upgraded(told, base), Event)  # type: ignore[no-any-return]
-    except (msgspec.DecodeError, AttributeError, TypeError) as err:
+        event: Event = msgspec.json.decode(line, type=Event)
+    except msgspec.DecodeError as err:
         raise FedszError(f"not an event: {line[:200]!r} ({err})") from err
+    return event

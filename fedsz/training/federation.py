@@ -12,23 +12,20 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 
 from fedsz.arrays import NDArray
-from fedsz.control.policy import Controller
+from fedsz.control.controller import Controller
+from fedsz.control.policy import SENSITIVITY, SPREAD
 from fedsz.control.record import RoundRecord
-from fedsz.control.rule import AUTO, SENSITIVITY, SPREAD
 from fedsz.core.settings import DELTA_EF
 from fedsz.core.step import step_spread
 from fedsz.errors import ConfigError
-from fedsz.flower.admission_rules import AdmissionRules
-from fedsz.flower.deadline import Deadlines
 from fedsz.flower.fedbuff import MOST_AHEAD, FedBuff
-from fedsz.flower.fetchsgd import FetchSgd
 from fedsz.flower.grid import FedSZGrid
+from fedsz.flower.liveness import Deadlines
 from fedsz.flower.private import PrivateFedAvg
-from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_record
-from fedsz.flower.secure_sum import DENSE
+from fedsz.flower.rules import Rules
 from fedsz.flower.strategy import StreamingFedAvg
-from fedsz.methods.fetchsgd import feeds
+from fedsz.flower.update import Update
 from fedsz.privacy.plan import NoiseAt, PrivacyPlan
 from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import to_json
@@ -49,7 +46,7 @@ _NO_EVALUATION: Final[Mapping[str, Any]] = {
 }
 OnRound = Callable[[RoundRecord], None]
 OnCheckpoint = Callable[[Checkpoint], None]
-OnUpdate = Callable[[ReceivedUpdate], None]
+OnUpdate = Callable[[Update], None]
 OnRelease = Callable[[Mapping[str, NDArray]], None]
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -106,7 +103,7 @@ def federate(
         problem: what `prepare` returned for them.
         on_round: called after each round, and before the first with what was there to start from.
         on_checkpoint: called just before that, with what the run can go on from.
-        on_update: called with each update that has passed admission, before it is decoded.
+        on_update: called with each update that has the form of one, before it is decoded.
         on_release: see `fedsz.flower.PrivateFedAvg`.
         resumed: what it goes on from. The model is then as without the interruption, to the bit,
             if clients train deterministically and replies arrive in the same order.
@@ -156,10 +153,6 @@ class ResumableFedAvg(StreamingFedAvg):
             self.fraction_train = min(1.0, (self._clients_per_round + 0.5) / max(there, 1))
         with seeded(_seed_of_round(self._seed, self.done + server_round)):
             return super().configure_train(server_round, arrays, config, grid)
-
-
-class ResumableFetchSgd(ResumableFedAvg, FetchSgd):
-    """FetchSGD, likewise."""
 
 
 class _Rounds:
@@ -274,23 +267,14 @@ def strategy_of(config: RunConfig) -> StreamingFedAvg:
 
     Raises:
         ConfigError: a buffer is smaller than the replies that a round needs, or asks only some
-            clients; FetchSGD has no sketches of fixed columns, a policy that sends none, or a
-            buffer; there is a momentum without FetchSGD; a secure sum has what it cannot; or as
-            `privacy_of`.
+            clients; a secure sum has what it cannot; or as `privacy_of`.
         MissingPackage: differential privacy is asked for, and dp-accounting is not installed.
     """
     asked, replies = (config.seed, config.clients_per_round), {"min_replies": config.min_replies}
-    for name in ("buffer", "fetchsgd") if config.secure_sum else ():
-        if getattr(config, name):
-            raise ConfigError(f"--secure-sum cannot be used with --{name.replace('_', '-')}")
-    if config.server_momentum and not config.fetchsgd:
-        raise ConfigError("--server-momentum needs --fetchsgd")
+    if config.secure_sum and config.buffer:
+        raise ConfigError("--secure-sum cannot be used with --buffer")
     if plan := privacy_of(config):
         return PrivateFedAvg(plan=plan, **replies, **_NO_EVALUATION)
-    if config.fetchsgd:
-        _require_sketches(config)
-        momentum = config.server_momentum
-        return ResumableFetchSgd(*asked, k=config.fetchsgd, momentum=momentum, **replies)
     if not config.buffer:
         return ResumableFedAvg(*asked, **replies)
     if config.clients_per_round:
@@ -315,15 +299,15 @@ def privacy_of(config: RunConfig) -> PrivacyPlan | None:
         if config.dp_noise:
             raise ConfigError("--dp-noise needs a budget: give --dp-epsilon, too")
         return None
-    for name in ("buffer", "fetchsgd", "clients-per-round"):
+    for name in ("buffer", "clients-per-round"):
         if getattr(config, name.replace("-", "_")):
             instead = "; clients are drawn by --dp-sampling" if name == "clients-per-round" else ""
             raise ConfigError(f"--{name} cannot be used with --dp-epsilon{instead}")
     sends, at = config.compression, config.dp_noise_at
     if at == NoiseAt.SERVER and config.secure_sum:
         raise ConfigError("--secure-sum with --dp-epsilon needs --dp-noise-at sum or client")
-    if at == NoiseAt.SUM and not (config.secure_sum >= DENSE and config.secure_share == 1):
-        raise ConfigError("--dp-noise-at sum needs --secure-sum, and all parameters in each")
+    if at == NoiseAt.SUM and not config.secure_sum:
+        raise ConfigError("--dp-noise-at sum needs --secure-sum")
     if at != NoiseAt.CLIENT and sends.keeps_state and sends.update != DELTA_EF:
         why = "what an update adds of earlier rounds is clipped off, and is not accounted for"
         raise ConfigError(f"--dp-epsilon needs an --update without feedback or difference: {why}")
@@ -339,24 +323,14 @@ def privacy_of(config: RunConfig) -> PrivacyPlan | None:
     )
 
 
-def _require_sketches(config: RunConfig) -> None:
-    if config.buffer:
-        raise ConfigError("--fetchsgd cannot be used with --buffer")
-    if not feeds(config.compression.chain):
-        wanted = "--update 'sketch:rows=5,fixed=1'"
-        raise ConfigError(f"--fetchsgd needs {wanted}, got --update {config.update!r}")
-    if AUTO in config.policy.split("+"):
-        raise ConfigError(f"--fetchsgd cannot be used with --policy {AUTO}: it sends no sketches")
-
-
-def rules_of(config: RunConfig) -> AdmissionRules:
+def rules_of(config: RunConfig) -> Rules:
     """Return what replies of a run must keep to.
 
     Raises:
         ConfigError: a limit is out of range, or there is no such codec.
     """
     allowed = tuple(filter(None, map(str.strip, config.allow_codecs.split(","))))
-    return AdmissionRules(config.max_client_share, config.max_update_norm, allowed)
+    return Rules(config.max_client_share, config.max_update_norm, allowed)
 
 
 def deadlines_of(config: RunConfig) -> Deadlines:
@@ -382,4 +356,5 @@ def controller_of(config: RunConfig, history: Iterable[RoundRecord] = ()) -> Con
         tolerance=config.tolerance,
         rounds=config.rounds,
         history=history,
+        private=config.dp_epsilon > 0,
     )

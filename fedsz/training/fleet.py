@@ -20,8 +20,9 @@ from fedsz.flower.secure_member import SecureMember
 from fedsz.secagg.client import Demands
 from fedsz.secagg.identity import CertificateSigner, CertificateVerifier
 from fedsz.training.apps import make_client_app, require_fit
+from fedsz.training.checkpoint import Resumed
 from fedsz.training.events import Client, Done, Event, Listening, Receiving
-from fedsz.training.federation import federate, prepare, privacy_of
+from fedsz.training.federation import Problem, federate, prepare, privacy_of
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
 from fedsz.training.run_folder import RunFolder
@@ -57,13 +58,6 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         DataError: the held-out set is not there.
         LinkError: the port is in use.
     """
-
-    def tell_link(event: LinkEvent) -> None:
-        if event.kind == EventKind.RECEIVING:
-            on_event(Receiving(event.client_id, event.passed, event.size))
-        elif event.kind in _TOLD:
-            on_event(Client(event.client_id, str(event.kind), event.detail))
-
     failures, totals = dict[str, dict[str, int]](), Totals()
 
     def count(record: RoundRecord) -> None:
@@ -71,11 +65,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         failures = count_failures(record.failures, failures)
         totals.add(record)
 
-    if not config.insecure and not config.tls_cert:
-        raise ConfigError("give --tls-cert and --tls-key, or --insecure for plaintext")
-    if 0 < config.shares < config.min_clients:
-        few = f"--shares {config.shares} is less than --min-clients {config.min_clients}"
-        raise ConfigError(f"{few}: a client beyond the shares is refused, so no round would start")
+    _require_options(config)
     folder = RunFolder.resume(Path(config.resume), config) if config.resume else None
     resumed = folder.resumed if folder else None
     for record in resumed.history() if resumed else ():
@@ -84,28 +74,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
     problem = prepare(dataclasses.replace(config, initial="") if resumed else config)
     # Each round collects garbage; it need not look through all that torch has brought.
     gc.freeze()
-    credentials = None
-    if not config.insecure:
-        if not config.tls_key:
-            raise ConfigError("TLS needs --tls-key as well")
-        credentials = server_credentials(config.tls_cert, config.tls_key, config.tls_ca or None)
-    grid = GrpcGrid(
-        config.host,
-        config.port,
-        credentials=credentials,
-        # What a client can make the server store: its model, twice over for wider dtypes, and talk.
-        max_message_bytes=2 * sum(x.nbytes for x in arrays_of(problem.model).values()) + _SPARE,
-        reconnect_grace=config.reconnect_grace,
-        identities=Identities(config.tokens or None, config.revoked or None),
-        run_id=resumed.checkpoint.run_id if resumed else None,
-        on_event=tell_link,
-        max_connections_per_address=config.max_connections_per_address or None,
-        shares=config.shares or config.min_clients,
-        why_unfit=partial(_why_unfit, config),
-    )
-    if grid.max_connections < config.min_clients:
-        have = f"{grid.max_connections} connections, --min-clients {config.min_clients}"
-        security.warning("too few file descriptors: enough for %s; raise ulimit -Hn", have)
+    grid = _grid_of(config, problem, resumed, on_event)
     with grid:
         folder = folder or RunFolder.create(_repeatable(config))
         first = resumed.checkpoint.done.round + 1 if resumed else 0
@@ -140,6 +109,59 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
             _await_clients(grid, config)
         on_event(Done(str(folder.path), time.monotonic() - start, failures, totals))
     folder.finish()
+
+
+def _require_options(config: RunConfig) -> None:
+    """Raise `ConfigError` for options of the link that do not go together."""
+    if not config.insecure and not config.tls_cert:
+        raise ConfigError("give --tls-cert and --tls-key, or --insecure for plaintext")
+    if not config.insecure and not config.tls_key:
+        raise ConfigError("TLS needs --tls-key as well")
+    if 0 < config.shares < config.min_clients:
+        few = f"--shares {config.shares} is less than --min-clients {config.min_clients}"
+        raise ConfigError(f"{few}: a client beyond the shares is refused, so no round would start")
+
+
+def _grid_of(
+    config: RunConfig,
+    problem: Problem,
+    resumed: Resumed | None,
+    on_event: Callable[[Event], None],
+) -> GrpcGrid:
+    """Return the Grid of a run, which listens already.
+
+    Raises:
+        ConfigError: a file of TLS, tokens or revoked certificates cannot be used.
+        LinkError: the port is in use.
+    """
+
+    def tell_link(event: LinkEvent) -> None:
+        if event.kind == EventKind.RECEIVING:
+            on_event(Receiving(event.client_id, event.passed, event.size))
+        elif event.kind in _TOLD:
+            on_event(Client(event.client_id, str(event.kind), event.detail))
+
+    credentials = None
+    if not config.insecure:
+        credentials = server_credentials(config.tls_cert, config.tls_key, config.tls_ca or None)
+    grid = GrpcGrid(
+        config.host,
+        config.port,
+        credentials=credentials,
+        # What a client can make the server store: its model, twice over for wider dtypes, and talk.
+        max_message_bytes=2 * sum(x.nbytes for x in arrays_of(problem.model).values()) + _SPARE,
+        reconnect_grace=config.reconnect_grace,
+        identities=Identities(config.tokens or None, config.revoked or None),
+        run_id=resumed.checkpoint.run_id if resumed else None,
+        on_event=tell_link,
+        max_connections_per_address=config.max_connections_per_address or None,
+        shares=config.shares or config.min_clients,
+        why_unfit=partial(_why_unfit, config),
+    )
+    if grid.max_connections < config.min_clients:
+        have = f"{grid.max_connections} connections, --min-clients {config.min_clients}"
+        security.warning("too few file descriptors: enough for %s; raise ulimit -Hn", have)
+    return grid
 
 
 def _why_unfit(config: RunConfig, node_config: NodeConfig) -> str:

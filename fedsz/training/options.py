@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self, get_type_hints
 
 from fedsz.bounds import ErrorBound
-from fedsz.control.rule import AUTO, FIXED
+from fedsz.control.policy import AUTO, FIXED
 from fedsz.core.settings import DEFAULT, Settings
 from fedsz.data_share import Share
 from fedsz.errors import ConfigError, cannot
@@ -139,11 +139,6 @@ class RunConfig:
         LEARNING, ALONE, low=0, high=1_000_000)
     max_staleness: int = option(20, "With --buffer: refuse an update if more than this many models "
         "are newer than the one that it started from.", LEARNING, ALONE, low=0, high=1_000_000)
-    fetchsgd: str = option("", "FetchSGD: of the summed sketches, apply this many elements of each "
-        "tensor in a round, a number or a share such as 1%, and keep the rest for later rounds. "
-        "Needs --update 'sketch:rows=5,fixed=1'.", LEARNING, ALONE)
-    server_momentum: float = option(0.0, "With --fetchsgd: momentum of the summed sketches.",
-        LEARNING, ALONE, low=0, high=0.9999)
 
     policy: str = option("", "Compression policy: auto chooses bounds that keep accuracy within "
         "--tolerance; fixed uses the options given here; docs/choosing.md has the others. Default: "
@@ -160,11 +155,8 @@ class RunConfig:
         COMPRESSION, (*ALONE, COMPRESS))
     decay: float = option(DEFAULT.decay, "With delta+ef: factor of a client's residual for each "
         "round that it waits, 0 to 1.", COMPRESSION, SHARED, low=0, high=1)
-    ahead: bool = option(DEFAULT.ahead, "With error feedback: clients begin to train with part "
-        "of what they have not sent yet.", COMPRESSION, SHARED)
-    downlink: str = option("", "Model that clients receive: exact, within a bound such as std:1, "
-        "or by a chain of differences such as 'difference>topk'. With staggered:step:0.6 it is "
-        "one of five. Default: exact, if the policy is fixed.", COMPRESSION, SHARED)
+    downlink: str = option("", "Model that clients receive: exact, or within a bound such as "
+        "step:1 or std:1. Default: exact, if the policy is fixed.", COMPRESSION, SHARED)
     codec: str = option(DEFAULT.codec, "Codec for lossy tensors, such as uniform:effort=9, sz2, "
         "zfp:precision=14 or raw.", COMPRESSION, (*ALONE, COMPRESS))
     lossless: str = option(DEFAULT.lossless, "Codec for all other tensors, such as blosclz, zstd "
@@ -175,13 +167,9 @@ class RunConfig:
         "statistics), ndim (two dimensions and more), paper (weights, by name) or parameters.",
         COMPRESSION, TENSORS, defines_run=True)
 
-    secure_sum: float = option(0, "The server learns the sum of a round's updates, and no update: "
-        "with so many bits for each parameter, in place of compression. Below 2, as 0.8, a round "
-        "sends a share of the coefficients in a basis, early a larger one. 0 for none.",
+    secure_sum: int = option(0, "The server learns the sum of a round's updates, and no update: "
+        "with so many bits for each parameter, 2 to 32, in place of compression. 0 for none.",
         PRIVACY, ALONE, low=0, high=32)
-    secure_share: float = option(1.0, "With --secure-sum: the share of the parameters that each "
-        "round sends, in turn. Below 1, the model learns more slowly.",
-        PRIVACY, ALONE, low=1e-3, high=1)
     secure_only: int = option(0, "Train for secure sums of this many clients or more, also "
         "after some drop out, and for no other round; with --tls-cert their keys must be signed. "
         "0 trains for any round.",
@@ -204,11 +192,11 @@ class RunConfig:
         "clipping norms: on this client's update, or on the secure sum.",
         PRIVACY, (CLIENT,), low=0, high=1e6)
 
-    max_client_share: float = option(0.5, "Largest share of a round's weight for one client, if "
+    max_client_share: float = option(0.2, "Largest share of a round's weight for one client, if "
         "all others have the median weight. A larger weight is lowered. 1 for no limit, nor one "
         "for fast clients of --buffer.", TRUST, ALONE, low=1e-6, high=1)
-    max_update_norm: str = option("10x", "Updates of a larger norm are clipped to it: a number; "
-        "10x for ten times the median of recent rounds; or none. refuse:10x refuses them instead.",
+    max_update_norm: str = option("3x", "Updates of a larger norm are clipped to it: a number; "
+        "3x for three times the median of the last round; or none. refuse:3x refuses them instead.",
         TRUST, ALONE)
     allow_codecs: str = option("", "Codecs that clients may use besides the one that the server "
         "asks for, separated by commas.", TRUST, ALONE)
@@ -256,8 +244,8 @@ class RunConfig:
         "refused, or disconnected within seconds.", TRAVEL, (SERVER,))
 
     run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.", RESULTS, ALONE)
-    keep_updates: bool = option(False, "Keep each update that passes admission in RUN_DIR/updates. "
-        "Its name is its SHA-256, as in rounds.jsonl.", RESULTS, ALONE)
+    keep_updates: bool = option(False, "Keep each update, before it is checked, in RUN_DIR/updates."
+        " Its name is its SHA-256, as in rounds.jsonl.", RESULTS, ALONE)
     resume: str = option("", "Continue the run in this folder after its last finished round, with "
         "the options that it began with.", RESULTS, ALONE)
     state_dir: str = option("", "Folder where this client keeps its model and residual, to "

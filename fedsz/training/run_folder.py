@@ -21,10 +21,9 @@ from flwr.app import RecordDict
 
 from fedsz.arrays import NDArray
 from fedsz.control.record import RoundRecord
-from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError, FedszError, cannot
-from fedsz.flower.received_update import ReceivedUpdate
 from fedsz.flower.records import to_record, views_of
+from fedsz.flower.update import Update
 from fedsz.formatting import count
 from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import from_json
@@ -108,7 +107,7 @@ class RunFolder:
             return folder
         folder._mend(checkpoint, of)
         checkpoint = dataclasses.replace(checkpoint, strategy=folder._released(checkpoint))
-        folder.resumed = Resumed(checkpoint, partial(read_rounds, path, config.compression))
+        folder.resumed = Resumed(checkpoint, partial(read_rounds, path))
         return folder
 
     def keep(self, checkpoint: Checkpoint) -> None:
@@ -117,7 +116,7 @@ class RunFolder:
         self._add(checkpoint.line)
         self._save(checkpoint)
 
-    def keep_update(self, update: ReceivedUpdate) -> None:
+    def keep_update(self, update: Update) -> None:
         """Write what a client sent, before it can count."""
         path = self.path / UPDATES / update.digest.hex()
         write_records(path, RecordDict({UPDATE: update.record}))
@@ -157,7 +156,7 @@ class RunFolder:
     def _begin_again(self, config: RunConfig) -> None:
         """Accept a folder without a checkpoint whose run has not come to its first."""
         path = self.path / ROUNDS
-        rounds = list(read_rounds(self.path, config.compression)) if path.exists() else []
+        rounds = list(read_rounds(self.path)) if path.exists() else []
         if not rounds:
             write_whole(path, b"")
             return
@@ -225,10 +224,8 @@ def resumed_config(folder: Path, given: Mapping[str, Any]) -> RunConfig:
     return dataclasses.replace(asked, resume=str(folder))
 
 
-def read_rounds(folder: Path, base: Settings) -> Iterator[RoundRecord]:
+def read_rounds(folder: Path) -> Iterator[RoundRecord]:
     """Yield the rounds that a run's folder holds, in order, but for a line that a crash cut short.
-
-    The run may be of an older release; ``base`` is how it compresses.
 
     Raises:
         ConfigError: they cannot be read.
@@ -237,7 +234,7 @@ def read_rounds(folder: Path, base: Settings) -> Iterator[RoundRecord]:
     with cannot(f"read {path}"), path.open(encoding="utf-8", newline="\n") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                event = from_json(line, base)
+                event = from_json(line)
             except FedszError as err:
                 if not line.endswith("\n"):
                     return

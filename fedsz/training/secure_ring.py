@@ -13,7 +13,6 @@ from fedsz.privacy.plan import NoiseAt, PrivacyPlan
 from fedsz.secagg.graph import Assumptions, plan
 from fedsz.secagg.identity import CertificateVerifier
 from fedsz.secagg.noise import NoisedCodec, NoisedPlan
-from fedsz.secagg.planner import Learned
 from fedsz.secagg.token_plan import layout_digest
 from fedsz.training.options import RunConfig
 from fedsz.transport.identity import read_serials
@@ -26,16 +25,15 @@ def secure_of(config: RunConfig) -> SecureSum | None:
     Keys are signed if clients need certificates.
 
     Raises:
-        ConfigError: there are too few bits for any sum, or a file is not what it should be.
+        ConfigError: bits are not 2 to 32, or a file is not what it should be.
     """
     if not config.secure_sum:
         return None
     if not config.tls_ca or config.insecure:
-        return SecureSum(config.secure_sum, share=config.secure_share, rounds=config.rounds)
+        return SecureSum(config.secure_sum)
     revoked = read_serials(Path(config.revoked)) if config.revoked else ()
     verifier = CertificateVerifier(read_bytes(config.tls_ca), revoked)
-    signed, share = Assumptions(signed=True), config.secure_share
-    return SecureSum(config.secure_sum, signed, verifier, share, rounds=config.rounds)
+    return SecureSum(config.secure_sum, Assumptions(signed=True), verifier)
 
 
 def require_room(
@@ -56,12 +54,11 @@ def require_room(
         return
     layout = Layout.of(dict(sorted(model.items())))
     if privacy is None or privacy.at != NoiseAt.SUM:
-        known = Learned(secure.most_examples, 0)
-        secure.planner(known).codec(model, clients)
+        secure.first_round().codec(model, clients, secure.bits)
         return
     noised = NoisedPlan(
         layout=layout_digest(layout),
-        bits=int(secure.bits),
+        bits=secure.bits,
         norm=ClippingNorm(privacy.clip).norm,
         multiplier=privacy.multiplier,
     )

@@ -1,4 +1,4 @@
-"""What errors in a tensor do to the held-out loss: the costs of `fedsz.control.layers`."""
+"""What errors in a tensor do to the held-out loss: the costs of `fedsz.contrib.layers`."""
 
 from __future__ import annotations
 

@@ -21,10 +21,13 @@ class StreamedRequest(RecordDict):
     Attributes:
         reply_fields: how many fields the records of its reply may have beside their arrays' data.
         parked: by record and array, data that is on disk; a Grid need not park it again.
+        is_averaged: whether the sender does no more with the updates than average them, so that
+            their mean does for each of them.
     """
 
     reply_fields: int = MOST_FIELDS
     parked: Mapping[tuple[str, str], Parked] = MappingProxyType({})
+    is_averaged: bool = False
 
     # Flower writes the name of a class beside its bytes, and knows no other than its own.
     __qualname__ = RecordDict.__qualname__
@@ -43,6 +46,11 @@ def takes_replies_as_they_come(messages: Iterable[Message]) -> bool:
     return any(isinstance(message.content, StreamedRequest) for message in messages)
 
 
+def is_averaged(messages: Iterable[Message]) -> bool:
+    """Say whether the sender of these messages averages the updates; see `StreamedRequest`."""
+    return all(getattr(message.content, "is_averaged", False) for message in messages)
+
+
 class Replies(Sequence[Message]):
     """A sequence that is filled while it is read.
 
@@ -52,16 +60,24 @@ class Replies(Sequence[Message]):
     Args:
         coming: the replies.
         check: returns what takes the place of a reply; see `as_they_come`.
+        end: is called once all replies are here, or when their receiver says so by `end`.
     """
 
     def __init__(
-        self, coming: Iterator[Message], check: Callable[[Message], Message] | None = None
+        self,
+        coming: Iterator[Message],
+        check: Callable[[Message], Message] | None = None,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
-        self._coming, self._check = coming, check
+        self._coming, self._check, self._end = coming, check, end
         self._here: list[Message] = []
+        self._ended = False
 
     def as_they_come(self) -> Iterator[Message]:
-        """Yield replies that are neither kept nor checked, for a receiver that checks each one."""
+        """Yield replies that are neither kept nor checked, for a receiver that checks each one.
+
+        That receiver calls `end`, once it knows which of them count.
+        """
         while self._here:
             yield self._here.pop(0)
         yield from self._coming
@@ -89,4 +105,11 @@ class Replies(Sequence[Message]):
         for reply in self._coming:
             self._here.append(self._check(reply) if self._check else reply)
             return True
+        self.end()
         return False
+
+    def end(self) -> None:
+        """Let it be known that all replies have been received; once."""
+        if not self._ended:
+            self._ended = True
+            self._end()

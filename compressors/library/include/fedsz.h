@@ -55,8 +55,7 @@ typedef enum fedsz_status {
     FEDSZ_ERROR_CHECKSUM = 6,    /* they changed on the way */
     FEDSZ_ERROR_UNSUPPORTED = 7, /* a version or feature that this release does not know */
     FEDSZ_ERROR_LIMIT = 8,       /* they ask for more than the limits allow */
-    FEDSZ_ERROR_REFERENCE = 9,   /* differences from a model, or coefficients of a history, that is
-                                    not at hand */
+    FEDSZ_ERROR_REFERENCE = 9,   /* differences from a model that is not at hand */
     FEDSZ_ERROR_UNAVAILABLE = 10 /* a codec that this build of the library does not have */
 } fedsz_status;
 
@@ -125,32 +124,6 @@ FEDSZ_API void fedsz_reference_destroy(fedsz_reference* reference); /* NULL is n
 /* Its digest, as streams name it. */
 FEDSZ_API void fedsz_reference_digest(const fedsz_reference* reference, uint8_t digest[16]);
 
-/* ------------------------------------------------------------------ what broadcasts have shown */
-
-typedef struct fedsz_history fedsz_history;
-
-/* A history of the models that a server has sent, from which both sides compute the basis that the
- * method `eigen` codes updates in (docs/eigen.md). It begins empty, and lies on the heap: up to six
- * numbers of 32 bits for each element of tensors of two dimensions or more, and twice that while it
- * advances. An
- * encoder alone has none: what advances it are decoded broadcasts. */
-FEDSZ_API fedsz_status fedsz_history_create(fedsz_history** history, fedsz_error* error);
-FEDSZ_API void fedsz_history_destroy(fedsz_history* history); /* NULL is nothing to do */
-
-/* Goes on from the model that was held before a broadcast to the one that it decoded to; neither is
- * needed afterwards. Every broadcast that the server counts must go in, in their order. After a
- * model that was sent whole, begin with a new history. A tensor keeps its
- * dtype. Nothing else changes a history: between two advances, any number of writers and readers may
- * use it at a time. A writer that is open meanwhile adds nothing more: FEDSZ_ERROR_ARGUMENT.
- *
- * If it fails, the history is as before. */
-FEDSZ_API fedsz_status fedsz_history_advance(fedsz_history* history, const fedsz_reference* before,
-                                             const fedsz_reference* now, fedsz_error* error);
-
-/* Its digest, as a server and streams name it (these by its first 8 bytes); returns 0 for one that
- * nothing has gone into. */
-FEDSZ_API int fedsz_history_digest(const fedsz_history* history, uint8_t digest[16]);
-
 /* ----------------------------------------------------------------------------------- writing */
 
 typedef enum fedsz_bound_kind {
@@ -175,37 +148,10 @@ typedef enum fedsz_rule {
     FEDSZ_RULE_PARAMETERS = 3 /* no statistics of BatchNorm */
 } fedsz_rule;
 
-/* What codes tensors that may be lossy in place of a bound; not in an encoder alone. No bound holds
- * for elements then. */
-typedef struct fedsz_chain {
-    const char* text; /* "uniform@BOUND", or "eigen>uniform@BOUND" for coefficients in a basis;
-                         "uniform:effort=9@BOUND" for another effort than 5. BOUND is abs:0.01,
-                         or times what it is of: 0.01 of the range and std:0.5 of the deviation of
-                         what is coded, step:1 of the step (below). As the server spells it, without
-                         what only a sender has, such as feedback. Numbers have up to 15
-                         digits, and powers of ten from -22 to 22 */
-    const fedsz_history* history; /* whose basis `eigen` takes, which the receiver has, too. It
-                                     outlives the writer. NULL leaves `eigen` out */
-    double step; /* for bounds of the step: the root mean square of the differences of all tensors
-                    together that may be lossy, by fedsz_energy(). A tensor is coded by four times
-                    its own if that is less. With 0, they stay lossless */
-    uint64_t seed, round, sender; /* which the stream tells */
-} fedsz_chain;
-
-/* The sum of squares of what `count` elements are above those of `base`, of one dtype that may be
- * lossy; added up in one order on all machines, which is Python's. Not finite where a difference
- * or its square is not: the root mean square of a whole update leaves such a tensor out, with its
- * elements. */
-FEDSZ_API fedsz_status fedsz_energy(fedsz_dtype dtype, const void* x, const void* base,
-                                    size_t count, double* energy, fedsz_error* error);
-
 typedef struct fedsz_settings {
     fedsz_bound_kind bound_kind;
     double bound;            /* finite, above 0 */
     unsigned effort;         /* of `uniform`: 0 (fastest) to 9 (smallest) */
-    double shrink;           /* likewise: of the bound, 0 to 0.5, by which values are moved towards 0
-                                before they are rounded, to a grid that is finer by as much. 0 in
-                                an encoder alone */
     unsigned threads;        /* 1 to 1024, at most; 1 with a workspace. Decides nothing but time */
     fedsz_lossless lossless; /* for all that may not be lossy */
     int lossless_level;      /* zstd 1 to 22, zlib and gzip 0 to 9 */
@@ -215,13 +161,12 @@ typedef struct fedsz_settings {
                                          tensors, and outlives the writer */
     int feedback;           /* whether tensors come with what earlier rounds left out of them */
     double residual_weight; /* what that is multiplied with; finite */
-    const fedsz_chain* chain; /* or NULL. Bound and effort say nothing then */
     void* workspace;        /* all memory of the writer, itself too; or NULL, for the heap */
     size_t workspace_size;
 } fedsz_settings;
 
-/* rel 0.01, effort 5, no shrinking, one thread, the first of zstd:3, zlib:6 and raw that this build has, rule
- * SHAPE, threshold 1024, no reference, no feedback, weight 1, no chain, the heap. */
+/* rel 0.01, effort 5, one thread, the first of zstd:3, zlib:6 and raw that this build has, rule
+ * SHAPE, threshold 1024, no reference, no feedback, weight 1, the heap. */
 FEDSZ_API void fedsz_settings_init(fedsz_settings* settings);
 
 /* Bytes of a workspace in which a writer with these settings can write these tensors, whatever
@@ -238,8 +183,8 @@ FEDSZ_API void fedsz_writer_destroy(fedsz_writer* writer); /* NULL is nothing to
 /* What became of a tensor. */
 typedef struct fedsz_written {
     int lossy;
-    double bound;     /* absolute, that holds for each element; 0 if lossless or by a chain */
-    double max_error; /* the largest error, at most the bound; 0 if lossless or by a chain */
+    double bound;     /* absolute, that holds for each element; 0 if lossless */
+    double max_error; /* the largest error, at most the bound; 0 if lossless */
     size_t size;      /* of its payload; 0 if it shares one with tensors that are still to come */
 } fedsz_written;
 
@@ -248,8 +193,7 @@ typedef struct fedsz_written {
  * residual: with feedback, what earlier rounds left out: as many elements of the tensor's dtype, or
  * NULL for nothing. left: with feedback, where to put what this round leaves out, in memory of its
  * own; or NULL. It is all 0 for a tensor that arrives exactly, or has a NaN or an infinity. Only
- * tensors of dtypes that may be lossy have either. With a chain, both are of float32 for halves;
- * and a tensor that stays lossless goes without its residual, which is `left` then.
+ * tensors of dtypes that may be lossy have either.
  * written: may be NULL.
  *
  * If it fails, nothing has been added, and what is at `left` is unspecified. */
@@ -286,7 +230,8 @@ FEDSZ_API void fedsz_limits_init(fedsz_limits* limits);
 
 typedef struct fedsz_reader fedsz_reader;
 
-/* Reads a stream's header and checks it: no payload is looked at. limits may be NULL, for those of
+/* Reads a stream's header and checks it: no payload is looked at. A stream with chains of methods
+ * (version 3) is FEDSZ_ERROR_UNSUPPORTED. limits may be NULL, for those of
  * fedsz_limits_init(). The stream must neither move nor change until fedsz_reader_close(). If a
  * payload changes all the same, what is decoded is an error or other elements, and nothing worse.
  */
@@ -299,17 +244,15 @@ FEDSZ_API void fedsz_reader_close(fedsz_reader* reader); /* NULL is nothing to d
 FEDSZ_API size_t fedsz_reader_count(const fedsz_reader* reader);
 
 typedef enum fedsz_transform {
-    FEDSZ_VALUES = 0,          /* the values themselves */
-    FEDSZ_DIFFERENCE = 1,      /* differences from a reference */
-    FEDSZ_BITS = 2,            /* differences of bits */
-    FEDSZ_CHAIN = 3,           /* values by a chain of methods */
-    FEDSZ_CHAIN_DIFFERENCE = 4 /* differences by one */
+    FEDSZ_VALUES = 0,     /* the values themselves */
+    FEDSZ_DIFFERENCE = 1, /* differences from a reference */
+    FEDSZ_BITS = 2        /* differences of bits */
 } fedsz_transform;
 
 typedef struct fedsz_info {
     fedsz_tensor tensor; /* its name and shape are the reader's: until it is closed */
     size_t size;         /* decoded */
-    const char* codec;   /* its name; of a chain, its text. Not NUL-terminated: */
+    const char* codec;   /* its name, not NUL-terminated: */
     size_t codec_length;
     fedsz_transform transform;
     int lossy;
@@ -329,10 +272,6 @@ FEDSZ_API int fedsz_reader_reference(const fedsz_reader* reader, uint8_t digest[
 /* The index of a tensor; SIZE_MAX if there is none of that name. */
 FEDSZ_API size_t fedsz_reader_find(const fedsz_reader* reader, const char* name,
                                    size_t name_length);
-
-/* Says which history coefficients are of that this reader decodes: it outlives the reader. NULL for
- * none, as at first. */
-FEDSZ_API void fedsz_reader_use(fedsz_reader* reader, const fedsz_history* history);
 
 /* Decodes tensor `index` to `elements`, which has exactly info.size bytes. reference: what
  * differences are added to; NULL for a stream without any. */

@@ -20,8 +20,9 @@ def main(grid, context):
         print(f"round {server_round}: accuracy {accuracy:.4f}", flush=True)
         return MetricRecord({"accuracy": accuracy})
 
-    # fedsz, line 2 of 2.
-    grid = FedSZGrid(grid, secure=SecureSum(bits=context.run_config["bits"]))
+    # fedsz, line 2 of 2. FedAvg averages; a strategy that looks at single updates would see none.
+    bits = int(context.run_config["bits"])
+    grid = FedSZGrid(grid, secure=SecureSum(bits=bits, strategy_averages=True))
     FedAvg(fraction_evaluate=0.0).start(
         grid=grid,
         initial_arrays=ArrayRecord(task.initial()),

@@ -1,0 +1,399 @@
+"""The statistics of rounds: what crosses a Grid, a record of each round, its line in the log."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from flwr.app import Message, MetricRecord
+from flwr.serverapp import Grid
+
+from fedsz.control.controller import Controller
+from fedsz.control.policy import AUTO
+from fedsz.control.record import ClientRecord, Decision, Failure, RoundRecord, Traffic
+from fedsz.control.tally import EvaluationMetrics, Tally
+from fedsz.core.partition import SHAPE
+from fedsz.core.protocol import ReplyNote
+from fedsz.core.settings import LEAST_BYTES, Settings
+from fedsz.errors import FedszError
+from fedsz.flower.refusal import Refusal, kind_of, reason
+from fedsz.flower.update import SealedRecord, Update
+from fedsz.flower_compat import records_in
+from fedsz.formatting import ALL_ZERO, size
+
+# Flower shows what is logged below its own logger, also from inside of an app.
+logger = logging.getLogger("flwr.fedsz")
+limits = logging.getLogger(__name__)  # of each update that was scaled down
+security = logging.getLogger("fedsz.security")  # heard by the user of a command
+
+METRICS: Final = "accuracy", "loss"
+LISTED: Final = 10_000  # updates and failures of many rounds; nobody may ever take them
+LEAST_FRACTION: Final = 0.5  # of an update's energy, where the rest is lost for good
+MOST_RATIO: Final = 2.0  # of a residual to a step: it costs some tenths of a point in ten rounds
+SMALLER: Final = 1.05  # a ratio below is none that a line names
+SHOWN: Final = 3  # failures that a line names
+
+
+@dataclass(eq=False)
+class CountedReply:
+    """A reply that counts; one with sealed records may be refused when it is decoded.
+
+    Attributes:
+        node: of its sender.
+        note: of its sender.
+        trains: whether it goes into an average.
+        weight: in that average.
+        parts: by key, its arrays.
+        withdrawn: why it does not count although it has passed, if so.
+    """
+
+    node: int
+    note: ReplyNote
+    trains: bool
+    weight: float
+    parts: Mapping[str, Update | SealedRecord]
+    withdrawn: FedszError | None = None
+
+    @property
+    def updates(self) -> list[Update]:
+        """Its arrays, with norm and scale where they have been decoded."""
+        return [p.received if isinstance(p, SealedRecord) else p for p in self.parts.values()]
+
+    @property
+    def refused(self) -> FedszError | None:
+        """Why it does not count after all, if so."""
+        sealed = (part for part in self.parts.values() if isinstance(part, SealedRecord))
+        return self.withdrawn or next((p.refused for p in sealed if p.refused), None)
+
+
+class TrafficCounter:
+    """Counts until the sums are taken.
+
+    Args:
+        grid: that carries the messages. Its ``counters``, ``bandwidths`` and ``client_name`` are
+            used where it has them.
+        most: how many updates and failures it lists, the last ones; None for all. Sums are of all.
+    """
+
+    def __init__(self, grid: Grid, most: int | None = None) -> None:
+        self._grid: Any = grid
+        self._tally = Tally(most)
+        self._wire = self._wire_now()
+
+    def sent(self, raw_bytes: int, sent_bytes: int) -> None:
+        """Count a message's arrays, before and after compression."""
+        self._tally.sent(raw_bytes, sent_bytes)
+
+    def failed(self, node: int, why: str, kind: Refusal) -> None:
+        """Count a message that got no usable reply."""
+        self._tally.failed(Failure(self._name(node), why, kind))
+
+    def received(self, reply: CountedReply) -> None:
+        """Count a reply, once its user has decoded it."""
+        raw, sent = (sum(getattr(u, n) for u in reply.updates) for n in ("raw_bytes", "sent_bytes"))
+        if reply.refused:
+            self.failed(reply.node, reason(reply.refused), kind_of(reply.refused))
+        elif not reply.trains:
+            self._tally.received_other(raw, sent)
+        else:
+            self._tally.received(self._client_record(reply, raw, sent), reply.note)
+
+    def take(self) -> Traffic:
+        """Return what has been counted since the last call, or since the start."""
+        wire_up, wire_down = self._wire_now()
+        traffic = self._tally.take(wire_up - self._wire[0], wire_down - self._wire[1])
+        self._wire = wire_up, wire_down
+        return traffic
+
+    def _client_record(self, reply: CountedReply, raw: int, sent: int) -> ClientRecord:
+        updates, note = reply.updates, reply.note
+        digests = [update.digest for update in updates]
+        joined = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
+        return ClientRecord(
+            node=str(reply.node),
+            client=self._name(reply.node),
+            bandwidth=getattr(self._grid, "bandwidths", {}).get(reply.node, 0.0),
+            raw_bytes=raw,
+            sent_bytes=sent,
+            encode_seconds=note.encode_seconds,
+            decode_seconds=sum(update.clock.seconds for update in updates),
+            energy_fraction=note.energy_fraction,
+            residual_ratio=note.residual_ratio,
+            moved=note.moved != 0,
+            weight=reply.weight,
+            digest=joined.hex(),
+            scale=min((update.scale for update in updates), default=1.0),
+            staleness=max((update.staleness for update in updates), default=0),
+        )
+
+    def _name(self, node: int) -> str:
+        name: str = getattr(self._grid, "client_name", str)(node)
+        return name
+
+    def _wire_now(self) -> tuple[int, int]:
+        counters = getattr(self._grid, "counters", None)
+        if counters is None:
+            return 0, 0
+        return counters.wire_bytes_received, counters.wire_bytes_sent
+
+
+class RoundBook:
+    """Counts what crosses a Grid, makes the record of each round, and has the next one decided.
+
+    Args:
+        grid: that carries the messages.
+        controller: decides how each round is sent.
+        on_round: called with the record of each round; what it raises is logged.
+        logs: whether rounds are logged, and traffic is taken apart from rounds. A server that ends
+            its rounds itself does neither: what is never taken would grow for weeks.
+
+    Attributes:
+        controller: as given.
+        decision: how messages are sent now.
+        replies: those of this round that count, as far as they have not been refused.
+        measured: accuracy and loss of the model that goes out next, where an app has said them.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        controller: Controller,
+        *,
+        logs: bool,
+        on_round: Callable[[RoundRecord], None] | None = None,
+    ) -> None:
+        self._on_round = on_round
+        self.measured: tuple[float | None, float | None] = None, None
+        self._evaluated = EvaluationMetrics()
+        self._of_round = TrafficCounter(grid)
+        self._taken = TrafficCounter(grid, LISTED) if logs else self._of_round
+        self._counters = {self._of_round, self._taken}
+        self._log = RoundLog(controller.base) if logs else None
+        self.replies: list[CountedReply] = []
+        self._ended: RoundRecord | None = None  # the last round, while its model is evaluated
+        self.begin_run(controller)
+
+    def begin_run(self, controller: Controller) -> None:
+        """Count the rounds of a new run, after the last one of the run before has ended."""
+        self.controller, self.decision = controller, Decision(config=controller.base)
+        self._last, self._ended = time.monotonic(), None
+        if controller.decision is not None:
+            self.steer(controller.decision)
+
+    def steer(self, decision: Decision) -> None:
+        """Send otherwise from now on; raises `CodecUnavailable` for a codec that is not here."""
+        if decision == self.decision:
+            return
+        for codec in (decision.config.codec, *decision.codecs.values()):
+            decision.config.replace(codec=codec).require()
+        self.decision = decision
+
+    def end(self, measured: Mapping[str, Any]) -> RoundRecord:
+        """Return the record of the round whose replies are in.
+
+        The next one is decided by `decide`, once the model has been evaluated.
+
+        Args:
+            measured: fields of the record that no Grid can know.
+        """
+        now = time.monotonic()
+        self._settle()
+        traffic = self._of_round.take()
+        record = RoundRecord(
+            **{name: getattr(traffic, name) for name in Traffic.__struct_fields__},
+            round=self.controller.next_round,
+            seconds=now - self._last,
+            decision=self.controller.decision,
+            **measured,
+        )
+        self._last, self._ended = now, with_metrics(record, record.accuracy, record.loss)
+        if record.round:
+            if self._log is not None:
+                self._log.log(record, self.decision)
+            try:
+                if self._on_round is not None:
+                    self._on_round(self._ended)
+            except Exception:
+                logger.exception("on_round failed on round %d", record.round)
+        return self._ended
+
+    def amend(self, measured: Mapping[str, Any]) -> RoundRecord | None:
+        """Return the record of the round that has ended, with what was measured since, or None."""
+        if self._ended is not None:
+            record = msgspec.structs.replace(self._ended, **measured)
+            self._ended = with_metrics(record, record.accuracy, record.loss)
+        return self._ended
+
+    def decide(self) -> None:
+        """Have the next round decided, by the rounds before and the metrics of their models."""
+        if self._ended is None:
+            if self.controller.next_round:
+                return  # decided already
+            self.end({})  # round 0: the model before any training
+        assert self._ended is not None
+        record, evaluated = self._ended, self._evaluated.take()
+        accuracy, loss = evaluated if self.measured == (None, None) else self.measured
+        if record.accuracy is None and record.loss is None and not record.diverged:
+            record = with_metrics(record, accuracy, loss)
+        self._ended, self.measured = None, (None, None)
+        self.steer(self.controller.decide(record))
+
+    def take_traffic(self) -> Traffic:
+        """Return what was counted since the last call, or since the start; see `LISTED`."""
+        self._settle()
+        return self._taken.take()
+
+    def sent(self, raw_bytes: int, sent_bytes: int) -> None:
+        """Count a message's arrays, before and after compression."""
+        for counter in self._counters:
+            counter.sent(raw_bytes, sent_bytes)
+
+    def received(self, reply: CountedReply) -> None:
+        """Take note of a reply that has passed; it is counted once its user has decoded it."""
+        self.replies.append(reply)
+
+    def failed(self, node: int, why: str, kind: Refusal) -> None:
+        """Count a message that got no usable reply."""
+        for counter in self._counters:
+            counter.failed(node, why, kind)
+
+    def evaluated(self, reply: Message) -> None:
+        """Take the metrics of a reply to an evaluate message."""
+        metrics: dict[str, Any] = {}
+        for record in records_in(reply.content, MetricRecord).values():
+            metrics |= dict(record)
+        self._evaluated.add(metrics)
+
+    def _settle(self) -> None:
+        """Count the replies so far, which are decoded by now, and keep none of them."""
+        for counter in self._counters:
+            for reply in self.replies:
+                counter.received(reply)
+        self.replies = []
+
+
+def with_metrics(record: RoundRecord, accuracy: float | None, loss: float | None) -> RoundRecord:
+    """Return a record with metrics as its line of JSON has them: finite, or none."""
+    said = dict(zip(METRICS, (accuracy, loss), strict=True))
+    infinite = [name for name, value in said.items() if not math.isfinite(value or 0.0)]
+    metrics = said | dict.fromkeys(infinite)
+    diverged = record.diverged or bool(infinite)
+    return msgspec.structs.replace(record, diverged=diverged, **metrics)
+
+
+class RoundLog:
+    """Logs rounds as they end; and what ``settings`` lose for good, before the first."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._warned: set[str] = set()
+        self._explained: set[str] = set()
+        if why := why_biased(settings):
+            self._once("biased", why)
+
+    def log(self, record: RoundRecord, decision: Decision) -> None:
+        """Log a round: how much was sent, how much of it arrived, and which clients failed."""
+        parts = []
+        if record.replies or record.failures or not record.raw_other:
+            parts += [f"{record.replies} replies", _sent("up", record.raw_up, record.sent_up)]
+        parts.append(_sent("down", record.raw_down, record.sent_down))
+        if record.raw_other:
+            parts.append(_sent("replies that do not train", record.raw_other, record.sent_other))
+        if record.energy_fraction is not None:
+            parts.append(f"{record.energy_fraction:.0%} of the updates' energy arrived")
+        failed = [f"{failure.client}: {failure.reason}" for failure in record.failures]
+        if failed:
+            more = f" and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
+            parts.append(f"without {'; '.join(failed[:SHOWN])}{more}")
+        logger.info("fedsz: round %d: %s", record.round, ", ".join(parts))
+        if record.tensors:
+            self._explain(decision.why)
+        self._warn(record, decision.config)
+        _log_limits(record.clients)
+
+    def _explain(self, why: str) -> None:
+        """Log why `auto` does otherwise than by its tolerance alone, when a reason is new."""
+        if not why.startswith(AUTO):
+            return
+        reasons = {re.sub(r"[\d.]+", "", part) for part in re.split("[,;] ", why)[1:]}
+        if not reasons <= self._explained:
+            self._explained |= reasons
+            logger.info("fedsz: %s", why)
+
+    def _warn(self, record: RoundRecord, settings: Settings) -> None:
+        bound, feeds_back = settings.error_bound, settings.feedback_decay is not None
+        if not (record.tensors or record.failures or record.raw_other):
+            small = 0 < record.raw_up < LEAST_BYTES * record.replies
+            why = f"fewer than {LEAST_BYTES} bytes of arrays" if small else "no arrays to compress"
+            self._once("nothing", f"the replies hold {why}; they pass as they are")
+        elif record.is_zero:
+            self._once("zero", ALL_ZERO)
+        elif record.tensors and not record.lossy and record.raw_up > record.sent_up / 2:
+            self._once("lossless", _why_lossless(record.tensors, settings))
+        fraction, ratio = record.energy_fraction, record.residual_ratio
+        if fraction is not None and ratio is None and fraction < LEAST_FRACTION:
+            # Without feedback though it was asked for: for differential privacy.
+            way = "" if feeds_back else ", use update='delta+ef'"
+            self._once(
+                "fraction",
+                f"only {fraction:.0%} of the updates' energy arrives within error bound"
+                f" {bound}, and the rest is lost: name a smaller one{way},"
+                " or leave both out for policy='auto'",
+            )
+        if ratio is not None and ratio > MOST_RATIO and settings.bound.kind != "step":
+            self._once(
+                "ratio",
+                f"residuals are {ratio:.1f} times the updates within error bound {bound}: name a"
+                " smaller one, or leave it out for policy='auto'",
+            )
+
+    def _once(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            logger.warning("fedsz: %s", text)
+
+
+def why_biased(settings: Settings) -> str:
+    """Return what to warn of where a pipeline loses for good what it leaves out; "" elsewhere."""
+    if settings.pipeline is None or not settings.pipeline.biased:
+        return ""
+    way = "write feedback> before its methods"
+    return f"update {settings.update!r} is biased, and what it leaves out is lost: {way}"
+
+
+def _why_lossless(tensors: int, settings: Settings) -> str:
+    if settings.rule == SHAPE and not settings.threshold:  # which take all that may be lossy
+        return f"0 of {tensors} tensors hold floating-point numbers: they are sent without loss"
+    return (
+        f"0 of {tensors} tensors are lossy: rule={settings.rule!r} and"
+        f" threshold={settings.threshold} leave none; rule={SHAPE!r}, threshold=0 take more"
+    )
+
+
+def _sent(direction: str, raw: int, sent: int) -> str:
+    ratio = raw / sent if sent else 1.0
+    smaller = f" ({ratio:.1f}x smaller)" if ratio >= SMALLER else ""
+    return f"{direction} {size(sent)} of {size(raw)}{smaller}"
+
+
+def _log_limits(clients: Sequence[ClientRecord]) -> None:
+    """Log each update that was scaled down, and warn where most of a round's weight was."""
+    scaled = [client for client in clients if client.scale < 1 and not client.staleness]
+    for client in scaled:
+        name = client.client or client.node
+        limits.warning("client %s: its norm is above the limit: scaled by %.2g", name, client.scale)
+    weight, whole = (sum(client.weight for client in part) for part in (scaled, clients))
+    if 2 * weight > whole:
+        security.warning(
+            "%d of %d updates, with most of the round's weight, move further than their limit and"
+            " are scaled down to it: either they are hostile, or too many others hardly move; see"
+            " --max-update-norm",
+            len(scaled),
+            len(clients),
+        )

@@ -1,0 +1,276 @@
+"""Clients that are slow, fail, or are too few: deadlines, backoff, the least replies of a round.
+
+With f the factor, a reply to a training message is missing f x t seconds after it was asked for,
+and at least five; both count s times:
+
+- In the first round, t is how long the last reply so far took. The rule holds once as many clients
+  have replied as are missing. So a client is given up after a silence as long as the round.
+- Later, t is the median of the times of all replies in the last five rounds, or how long this
+  round's quorum took, if that is more: when all are slow, nobody is too slow. A minority that
+  replies late on purpose does not move it.
+- s is 1 at first. It doubles after a round in which somebody was given up, to 8 at most, so that
+  devices count that are honest and slow. It halves after one whose replies all came in half the
+  time.
+
+Replies that are refused do not count, and nobody is given up before the quorum has replied. No
+deadline is later than the round's timeout. A client that is given up has failed; see `Backoff`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+import msgspec
+from flwr.app import ArrayRecord, Message
+
+from fedsz.errors import ConfigError, TooFewReplies
+from fedsz.flower.records import is_training
+from fedsz.flower_compat import records_in
+from fedsz.transport.replies import Hastened
+
+FACTOR: Final = 3.0
+FLOOR: Final = 5.0  # seconds: what a network, or a client that has just started, may need
+LONGEST_STRETCH: Final = 8
+ROUNDS: Final = 5  # that are remembered
+
+PATIENCE: Final = 3  # rounds that a client may fail in a row
+LONGEST: Final = 64  # rounds that a client is not asked
+
+MOST_MISSED: Final = 3  # rounds in a row that do not count; they end the run
+PAUSE: Final = 1.0  # seconds before the next round, twice as many after the second
+
+
+class Deadlines:
+    """Sets deadlines by how long clients took in recent rounds of training.
+
+    Args:
+        factor: times as long as the others a client may take, from 1; infinite for no deadlines
+            but the timeout of each round.
+        quorum: replies to a training message before nobody is given up, from 1.
+
+    Raises:
+        ConfigError: one of these is out of range.
+
+    Examples:
+        >>> from fedsz.flower import Deadlines, FedSZGrid, GrpcGrid
+        >>> deadlines = Deadlines(factor=2, quorum=3)  # twice what most clients take
+        >>> grid = FedSZGrid(GrpcGrid(port=0), deadlines=deadlines)
+    """
+
+    def __init__(self, factor: float = FACTOR, quorum: int = 1) -> None:
+        if not factor >= 1:
+            raise ConfigError(f"a deadline's factor must be at least 1, got {factor:g}")
+        if quorum < 1:
+            raise ConfigError(f"a deadline's quorum must be at least 1, got {quorum}")
+        self._factor, self._quorum = factor, quorum
+        self._recent: dict[str, RecentTimes] = {}
+
+    def begin(self, pushed: Sequence[Message], timeout: float | None) -> Deadline:
+        """Return the deadline of replies to messages that go out now.
+
+        Only training has one, each type of message its own. Messages without a model are steps of a
+        protocol that waits for those whom it has asked before.
+        """
+        has_model = any(records_in(message.content, ArrayRecord) for message in pushed)
+        if not has_model or not is_training(pushed):
+            return Deadline(RecentTimes(), len(pushed), timeout, math.inf, 1)
+        recent = self._recent.setdefault(pushed[0].metadata.message_type, RecentTimes())
+        return Deadline(recent, len(pushed), timeout, self._factor, self._quorum)
+
+
+class RecentTimes:
+    """How long replies to one type of message took in recent rounds."""
+
+    def __init__(self) -> None:
+        self._rounds: deque[list[float]] = deque(maxlen=ROUNDS)
+        self.stretch = 1  # what deadlines count times
+
+    def typical(self) -> float | None:
+        """Return the median of the replies' times, in seconds; None before any have come."""
+        times = [seconds for one in self._rounds for seconds in one]
+        return statistics.median(times) if times else None
+
+    def end_round(self, times: list[float], late: int, limit: float) -> None:
+        """Take a round's times and its limit, in seconds, and how many clients were given up."""
+        if times:
+            self._rounds.append(times)
+        if late:
+            self.stretch = min(2 * self.stretch, LONGEST_STRETCH)
+        elif 2 * max(times, default=0.0) < limit:
+            self.stretch = max(self.stretch // 2, 1)
+
+
+class Deadline:
+    """The deadline of one exchange of messages, as its replies come in.
+
+    Args:
+        recent: what is known of exchanges of this kind; learns of this one.
+        asked: how many replies are awaited.
+        timeout: seconds after which nothing is awaited in any case; None for no such limit.
+        factor, quorum: as in `Deadlines`.
+    """
+
+    def __init__(
+        self,
+        recent: RecentTimes,
+        asked: int,
+        timeout: float | None,
+        factor: float = FACTOR,
+        quorum: int = 1,
+    ) -> None:
+        self._recent, self._asked, self._factor, self._quorum = recent, asked, factor, quorum
+        self._timeout = math.inf if timeout is None else timeout
+        self._typical = recent.typical()
+        self._begun = time.monotonic()
+        self._times: dict[str, float] = {}  # by message: of replies that count, in order
+        self._failed = self._late = 0
+        self._limit = self._timeout
+        self._awaited: list[tuple[Hastened, float]] = []  # and when they were asked for
+
+    def remaining(self) -> float | None:
+        """Return the seconds until the timeout; None if there is none."""
+        gone = time.monotonic() - self._begun
+        return None if self._timeout == math.inf else max(0.0, self._timeout - gone)
+
+    def watch(self, replies: Iterator[Message]) -> Iterator[Message]:
+        """Return ``replies``, which this deadline holds for from now on."""
+        if isinstance(replies, Hastened):
+            self._awaited.append((replies, time.monotonic() - self._begun))
+            if self._limit < self._timeout:
+                self._tell()
+        return replies
+
+    def took(self, reply: Message) -> None:
+        """Take a reply as it comes, and see what it means for the others."""
+        seconds = time.monotonic() - self._begun
+        if reply.has_error():
+            self._failed += 1
+            self._late += seconds >= self._limit
+        else:
+            self._times[reply.metadata.reply_to_message_id] = seconds
+            self._move()
+
+    def refused(self, reply: Message) -> None:
+        """Note that a reply does not count after all."""
+        if self._times.pop(reply.metadata.reply_to_message_id, None) is not None:
+            self._failed += 1
+            self._move()
+
+    def end(self) -> None:
+        """Note that all replies are here."""
+        self._recent.end_round(list(self._times.values()), self._late, self._limit)
+
+    def _move(self) -> None:
+        if (limit := self._next_limit()) != self._limit:
+            self._limit = limit
+            self._tell()
+
+    def _next_limit(self) -> float:
+        times = list(self._times.values())
+        missing = self._asked - len(times) - self._failed
+        if len(times) < self._quorum or (self._typical is None and len(times) < missing):
+            return self._timeout
+        seconds = (
+            times[-1] if self._typical is None else max(self._typical, times[self._quorum - 1])
+        )
+        return min(self._timeout, self._recent.stretch * max(FLOOR, self._factor * seconds))
+
+    def _tell(self) -> None:
+        if self._limit < math.inf:
+            for replies, asked in self._awaited:
+                replies.give_up_after(round(max(0.0, self._limit - asked), 2))
+
+
+class Backoff(msgspec.Struct, array_like=True):
+    """Clients that keep failing are not asked for some rounds, twice as many each time.
+
+    A client that has failed in `PATIENCE` rounds in a row is not asked in one. If it then
+    fails again, it is not asked in two, then four, up to `LONGEST`. A reply that counts clears its
+    record. If all clients that were asked have failed, all are asked again.
+
+    Attributes:
+        now: the round.
+        failed: by node, how many rounds in a row it has failed.
+        until: by node, the round that it is asked again in.
+    """
+
+    now: int = 0
+    failed: dict[int, int] = {}
+    until: dict[int, int] = {}
+
+    def end_round(self, answered: Collection[int], failed: Collection[int]) -> None:
+        """Take the nodes that were asked in a round: those that replied, those that failed."""
+        self.now += 1
+        for node in answered:
+            self.failed.pop(node, None)
+            self.until.pop(node, None)
+        for node in failed:
+            self.failed[node] = times = self.failed.get(node, 0) + 1
+            if times >= PATIENCE:
+                rounds = min(2 ** min(times - PATIENCE, LONGEST), LONGEST)
+                self.until[node] = self.now + rounds
+        self.until = {node: end for node, end in self.until.items() if end > self.now}
+        if failed and not answered:
+            for node in failed:
+                self.until.pop(node, None)
+
+    def why(self, node: int) -> str:
+        """Return why a node is not asked in this round; "" if it is."""
+        if node not in self.until:
+            return ""
+        left = self.until[node] - self.now
+        return f"it failed {self.failed[node]} rounds in a row, and is asked again in {left}"
+
+
+class Quorum:
+    """Tells rounds that count from those that do not.
+
+    A model that too few clients have changed is not taken: the round does not count, and the next
+    one starts from the same model, after a pause. Clients that only fail cannot use up a run so.
+
+    Args:
+        min_replies: how many usable replies a round needs.
+
+    Attributes:
+        why: the last round does not count; "" if it does.
+
+    Raises:
+        ConfigError: ``min_replies`` is below 1.
+    """
+
+    def __init__(self, min_replies: int = 1) -> None:
+        if min_replies < 1:
+            raise ConfigError(f"min_replies must be at least 1, got {min_replies}")
+        self.min_replies = min_replies
+        self.why = ""
+        self._missed = 0  # rounds in a row
+
+    def reached(self, replies: int) -> bool:
+        """Return whether a round that is over counts, by the number of its usable replies."""
+        if replies >= self.min_replies:
+            self.why, self._missed = "", 0
+            return True
+        self.why = f"{replies} of {self.min_replies} usable replies that it needs"
+        self._missed += 1
+        return False
+
+    def require(self) -> None:
+        """Raise `TooFewReplies` if the last rounds are too many in a row that do not count."""
+        if self._missed >= MOST_MISSED:
+            rounds = f"{self._missed} rounds in a row do not count"
+            raise TooFewReplies(f"{rounds}; the last got {self.why}")
+
+    def begin(self) -> None:
+        """Begin a round: a moment after one that does not count, as the same clients may fail.
+
+        Raises:
+            TooFewReplies: as `require`.
+        """
+        self.require()
+        if self._missed:
+            time.sleep(PAUSE * 2 ** (self._missed - 1))

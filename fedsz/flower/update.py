@@ -1,0 +1,465 @@
+"""A client's reply with the arrays of a model: checked, and still encoded.
+
+The server puts the step of a reply onto its own model:
+
+    result = trained - reference + the server's model
+
+so that nothing of the rounding of a broadcast gets into the server's model. A reply to an exact
+broadcast, whose reference is the server's model itself, comes as the client has sent it, to the
+bit. So do tensors that are no floats, tensors that the reference does not have, and the replies of
+apps that send their step in place of a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections import UserDict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple, Self
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from fedsz import flower_compat as compat
+from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, cast, wide
+from fedsz.codecs.base import Opened, OpenedArray
+from fedsz.codecs.spread import energy
+from fedsz.core.clipping import MARGIN, scaled_step
+from fedsz.core.decode import owned, unpack
+from fedsz.core.framed import framed
+from fedsz.core.lossy import CodedTensor, moved
+from fedsz.core.reference import Reference, like_in, require_reference
+from fedsz.errors import FedszError, RefusedReply
+from fedsz.flower.records import (
+    from_array,
+    is_sealed,
+    layout_of,
+    passthrough_of,
+    stream_of,
+    to_record,
+    with_passthrough,
+)
+from fedsz.flower.refusal import Refusal, refusing_failures
+from fedsz.stream import Limits, Reader
+from fedsz.stream.format import Header
+from fedsz.stream.inspection import coded_by
+
+Arrays = Mapping[str, NDArray]
+NONE: Arrays = MappingProxyType({})
+
+
+class Stopwatch:
+    """Adds up the seconds spent inside of it; for each tensor, so no generator."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds, self._start = seconds, 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._start
+
+
+class Term(NamedTuple):
+    """What a tensor of an update adds to a sum of models, decoded as far as that can fail.
+
+    Attributes:
+        name, dtype: of the tensor.
+        values: the payload; its energy is that of the step.
+        start: what is subtracted from the values, so that they are a step; None for nothing.
+        onto: the server's tensor that the step is put onto; None for nothing.
+    """
+
+    name: str
+    dtype: np.dtype
+    values: Opened
+    start: NDArray | None
+    onto: NDArray | None
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """A reply's arrays of one model, still encoded.
+
+    All that can be checked without decoding has been when this exists: structure, names, shapes,
+    checksums. Decoding it raises `CorruptStream` or `CodecUnavailable`.
+
+    Attributes:
+        record: as it was sent.
+        model: the server's own model that steps are put onto; empty where that is not known.
+        reference: the model that its sender started from.
+        shapes: by name, in the sender's order.
+        dtypes: of the result, by name; of other tensors, the sender's.
+        raw_bytes, sent_bytes: size of the arrays, and of what was sent.
+        digest: SHA-256 of that: the data of its Arrays, in their order.
+        is_step: whether the app has sent its step in place of a model.
+        weight: in the average.
+        scale: what its step counts times.
+        norm: the Euclidean norm of its step, of all floats together; None until it is decoded.
+        staleness: how many models are newer than the one that its sender started from.
+        clock: runs while it is decoded.
+    """
+
+    record: ArrayRecord
+    model: Arrays
+    reference: Reference | None
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, np.dtype]
+    raw_bytes: int
+    sent_bytes: int
+    digest: bytes
+    is_step: bool = False
+    weight: float = 1.0
+    scale: float = 1.0
+    norm: float | None = None
+    staleness: int = 0
+    clock: Stopwatch = field(default_factory=Stopwatch)
+    _reader: Reader | None = None
+
+    @classmethod
+    def open(
+        cls,
+        record: ArrayRecord,
+        *,
+        model: Arrays = NONE,
+        reference: Reference | None = None,
+        dtypes: Mapping[str, np.dtype] = MappingProxyType({}),
+        is_step: bool = False,
+        codecs: Collection[str] | None = None,
+        drawn: tuple[int, int] | None = None,
+    ) -> Self:
+        """Return the arrays of a record that a client sent.
+
+        Args:
+            record: from anyone; sealed or plain.
+            model: see the class.
+            reference: see the class.
+            dtypes: see the class.
+            is_step: see the class.
+            codecs: names of codecs that its stream may use, and texts of pipelines; None for all.
+            drawn: the seed and the round that pipelines must draw from; None for any.
+
+        Raises:
+            RefusedReply: a codec or pipeline that is not among ``codecs``, or draws otherwise.
+            ReferenceMismatch: it holds differences from another model than the reference.
+            CorruptStream: the bytes are no stream, or an array beside it has no position.
+        """
+        clock = Stopwatch()
+        with clock:
+            passthrough_of(record)  # raises here, and not once others have passed
+            sent_bytes = sum(len(array.data) for array in record.values())
+            hashed = hashlib.sha256()
+            for array in record.values():
+                hashed.update(array.data)
+            reader = None
+            if is_sealed(record):
+                limits = Limits.of_model(Layout.of(model)) if model else None
+                reader = Reader(stream_of(record), limits)
+                header = reader.header
+                if header.reference is not None:
+                    require_reference(header.reference, reference)
+                _check_codecs(header, codecs, drawn)
+                raw_bytes = header.decoded_bytes
+                shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+                reader.check()
+            else:
+                raw_bytes, shapes = sent_bytes, dict(layout_of(record).shapes)
+        digest = hashed.digest()
+        about = raw_bytes, sent_bytes, digest, is_step
+        return cls(record, model, reference, shapes, dtypes, *about, clock=clock, _reader=reader)
+
+    @classmethod
+    def of_arrays(cls, record: ArrayRecord, like: Update) -> Update:
+        """Return an update of plain arrays that a strategy has put in the place of another's."""
+        opened = cls.open(record, model=like.model, reference=None)
+        return replace(
+            opened, weight=like.weight, clock=like.clock, reference=Reference(like.model)
+        )
+
+    @property
+    def passthrough(self) -> Mapping[int, tuple[str, Array]]:
+        """The arrays that no stream holds, by their positions."""
+        return passthrough_of(self.record)
+
+    def scaled(self, factor: float) -> Update:
+        """Return the same whose step counts ``factor`` times as much."""
+        return replace(self, scale=self.scale * factor)
+
+    def weighted(self, weight: float) -> Update:
+        """Return the same with another weight in the average."""
+        return replace(self, weight=weight)
+
+    def terms(self) -> list[Term]:
+        """Decode it as far as that can fail, tensor by tensor."""
+        with self.clock:
+            return [self._term(name, x) for name, x in self._tensors()]
+
+    def measured(self, terms: list[Term] | None = None) -> Update:
+        """Return the same with the norm of its step, which takes decoding all of it once."""
+        found = self.terms() if terms is None else terms
+        total = sum(term.values.energy for term in found if term.dtype.kind not in "iub")
+        return replace(self, norm=math.sqrt(total) if total >= 0 else math.nan)
+
+    def arrays(self) -> dict[str, NDArray]:
+        """Return all arrays, the step put onto the server's model, in the sender's order.
+
+        They may be read-only, and to make Flower Arrays of them takes no copy; see `framed`.
+        """
+        with self.clock:
+            decoded = {name: self._onto_model(name, x) for name, x in self._tensors()}
+            return {name: decoded[name] for name in self.shapes}
+
+    def norm_of(self, arrays: Arrays) -> float:
+        """Return the norm of the step in `arrays`."""
+        total = 0.0
+        with self.clock:
+            for name, x in arrays.items():
+                if x.dtype.kind not in "iub":
+                    start = None if self.is_step else like_in(self.model, name, x)
+                    total += energy(x, start)
+        return math.sqrt(total) if total >= 0 else math.nan
+
+    def scaled_arrays(self, arrays: dict[str, NDArray]) -> dict[str, NDArray]:
+        """Return `arrays` with the step times the update's scale."""
+        if self.scale == 1:
+            return arrays
+        with self.clock:
+            for name, x in arrays.items():
+                if x.dtype.kind in "iub":
+                    continue
+                start = None if self.is_step else like_in(self.model, name, x)
+                if start is None:
+                    start = np.zeros_like(x)
+                arrays[name] = scaled_step(x, start, self.scale)
+        return arrays
+
+    def clipped(
+        self, norm: float, *, keeps_integers: bool = False
+    ) -> tuple[dict[str, NDArray], Update]:
+        """Return all arrays with a step of at most a norm, and the update with the scale that took.
+
+        As Flower's differential privacy clips: the norm is over all arrays, in float64, and holds
+        in the arrays' own dtypes.
+
+        Args:
+            norm: above 0.
+            keeps_integers: whether integers and bools stay those of the server's model, which the
+                norm does not count.
+
+        Raises:
+            RefusedReply: it holds arrays that are no numbers, or whose start is not known; or its
+                integers have a larger norm.
+        """
+        for name, _ in self.passthrough.values():
+            raise RefusedReply(Refusal.MODEL, f"{name!r} cannot be clipped: it holds no numbers")
+        arrays, floats, whole = self.arrays(), 0.0, 0.0
+        for name, x in arrays.items():
+            start = like_in(self.model, name, x)
+            if start is None:
+                why = f"{name!r} cannot be clipped: its start is not known"
+                raise RefusedReply(Refusal.MODEL, why)
+            if x.dtype.kind in "iub" and keeps_integers:
+                arrays[name] = start
+            elif x.dtype.kind in "iub":
+                whole += energy(x, start, double=True)
+            else:
+                floats += energy(x, start, double=True)
+        most = norm * (1 - MARGIN)
+        if not math.isfinite(floats + whole):
+            raise RefusedReply(Refusal.NOT_FINITE, "it holds NaN, infinities or values near them")
+        if whole > most**2:
+            raise RefusedReply(Refusal.NORM, f"its integers move by more than {norm:g}")
+        allowed = math.sqrt(most**2 - whole)
+        scale = min(1.0, allowed / math.sqrt(floats)) if floats else 1.0
+        if scale < 1:
+            for name, x in arrays.items():
+                if x.dtype.kind not in "iub":
+                    arrays[name] = scaled_step(x, self.model[name], scale)
+        return arrays, replace(self, norm=math.sqrt(floats), scale=scale)
+
+    def release(self) -> None:
+        """Free what was sent; circles of references would keep the bytes until a collection."""
+        self.record.clear()
+
+    def _tensors(self) -> Iterator[tuple[str, NDArray | CodedTensor]]:
+        """Yield the tensors; coded differences are to be added to the server's model."""
+        if self._reader is not None:
+            known = self.reference.arrays if self.reference is not None else {}
+            onto = {n: x for n, x in self.model.items() if like_in(known, n, x) is not None}
+            yield from unpack(self._reader, self.reference, onto)
+            return
+        for name, shape in self.shapes.items():
+            x = from_array(name, self.record[name])
+            if x.shape != shape:
+                raise RefusedReply(
+                    Refusal.DAMAGED, f"array {name!r} has another shape than it says"
+                )
+            yield name, x
+
+    def _bases(self, name: str, like: NDArray | CodedTensor) -> tuple[NDArray, NDArray] | None:
+        """Return the reference's tensor and the server's, if a step can be put onto that."""
+        if self.is_step or self.reference is None or like.dtype not in LOSSY_DTYPES:
+            return None
+        start = self.reference.arrays.get(name)
+        onto = self.model.get(name)
+        for base in (start, onto):
+            if base is None or (base.shape, base.dtype) != (like.shape, like.dtype):
+                return None
+        assert start is not None
+        assert onto is not None
+        return start, onto
+
+    def _like(self, name: str, x: NDArray | CodedTensor) -> NDArray | None:
+        found = self.model.get(name)
+        fits = found is not None and (found.shape, found.dtype) == (x.shape, x.dtype)
+        return found if fits else None
+
+    def _term(self, name: str, x: NDArray | CodedTensor) -> Term:
+        dtype, bases = self.dtypes.get(name, x.dtype), self._bases(name, x)
+        is_native = isinstance(x, CodedTensor) and x.is_native and dtype == x.dtype
+        if isinstance(x, CodedTensor) and x.reference is not None:
+            if is_native:
+                return Term(name, dtype, x.open(), None, x.reference)
+            return Term(name, dtype, OpenedArray(x.decode(), x.reference), x.reference, x.reference)
+        start, onto = bases or (None, None)
+        # Integers and bools count from the server's tensor, which is exact.
+        base = start if bases or self.is_step else self._like(name, x)
+        if isinstance(x, CodedTensor):
+            values = x.open(base) if is_native else OpenedArray(x.decode(), base)
+        else:
+            values = OpenedArray(x, base)
+        return Term(name, dtype, values, start, onto)
+
+    def _onto_model(self, name: str, x: NDArray | CodedTensor) -> NDArray:
+        bases = self._bases(name, x)
+        is_difference = isinstance(x, CodedTensor) and x.reference is not None
+        y = owned(x, framed)
+        if bases is not None:
+            start, onto = bases
+            if start is not onto and not is_difference:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    y = moved(onto, np.subtract(y, start, dtype=wide(y.dtype)))
+        return cast(y, self.dtypes.get(name, y.dtype))
+
+
+def _check_codecs(
+    header: Header, allowed: Collection[str] | None, drawn: tuple[int, int] | None
+) -> None:
+    used = {coded_by(payload, header) for payload in header.payloads}
+    if allowed is not None and not used <= set(allowed):
+        have = f"{', '.join(sorted(used - set(allowed)))}; may be {', '.join(sorted(allowed))}"
+        raise RefusedReply(Refusal.CODEC, f"it is packed by {have}")
+    for chain in header.chains:
+        if drawn is not None and (chain.seed, chain.round) != drawn:
+            raise RefusedReply(Refusal.CODEC, f"pipeline {chain.text} of another seed or round")
+
+
+class _LazyArrays(UserDict[str, Array]):
+    """Arrays by name, decoded when they are first asked for."""
+
+    def __init__(self, decoded: Callable[[], dict[str, Array]]) -> None:
+        self._make = decoded
+
+    @cached_property
+    def data(self) -> dict[str, Array]:  # type: ignore[override] # where all its methods look
+        return self._make()
+
+
+class SealedRecord(ArrayRecord):
+    """A record that is still encoded, for strategies that decode updates as they add them up.
+
+    Its arrays are decoded, and the rules applied, when they are first looked at. From then on they
+    count as they stand here: a strategy around the one that averages may have put others in their
+    place.
+
+    Looking at them raises `FedszError` if they must not count.
+
+    Args:
+        update: the arrays that were sent.
+        check: returns an update that keeps to the rules, given one with its norm; None for none.
+        clipping_norm: what differential privacy has it clipped to, in place of the rules.
+
+    Attributes:
+        received: the update, with its norm and its scale once it has been decoded.
+        refused: why it does not count, if so.
+    """
+
+    def __init__(
+        self,
+        update: Update,
+        check: Callable[[Update], Update] | None,
+        clipping_norm: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.received, self._check, self.clipping_norm = update, check, clipping_norm
+        self.refused: FedszError | None = None
+        self._lazy = _LazyArrays(self._decoded)
+        self.__dict__["_data"] = self._lazy  # where all of Flower's methods find the arrays
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its arrays have not been looked at."""
+        return "data" not in self._lazy.__dict__
+
+    def checked(self, update: Update) -> Update:
+        """Return an update that keeps to the rules; keep it, or why it was refused."""
+        with self._refusing():
+            self.received = self._check(update) if self._check else update
+        return self.received
+
+    def opened(self) -> tuple[Update, list[Term], float]:
+        """Return what is to be added up: the update, its terms, and what their steps count times.
+
+        Raises:
+            FedszError: it must not count.
+        """
+        fresh = 1 / math.sqrt(1 + self.received.staleness)
+        if not self.is_sealed:
+            update = Update.of_arrays(self.copy(), self.received)
+            terms = update.terms()
+            return update.measured(terms), terms, fresh
+        with self._refusing():
+            if self.clipping_norm is not None:
+                arrays, self.received = self.received.clipped(self.clipping_norm)
+                like = Update.of_arrays(to_record(arrays), self.received)
+                return self.received, like.terms(), fresh
+            terms = self.received.terms()
+            update = self.checked(self.received.measured(terms))
+        return update, terms, update.scale * fresh
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Keep why it was refused."""
+        try:
+            with refusing_failures():
+                yield
+        except FedszError as err:
+            self.refused = err
+            raise
+
+    def copy(self) -> ArrayRecord:  # type: ignore[override] # what is decoded is sealed no more
+        """Return a plain record of its arrays."""
+        return compat.make_record(dict(self))
+
+    def clear(self) -> None:
+        """Free its arrays; those that are still sealed are not decoded for that."""
+        self._lazy.data = {}
+
+    def _decoded(self) -> dict[str, Array]:
+        with self._refusing():
+            update, passthrough = self.received, self.received.passthrough
+            if self.clipping_norm is not None:
+                arrays, self.received = update.clipped(self.clipping_norm)
+            else:
+                arrays = update.arrays()
+                if self._check is not None:
+                    norm = update.norm_of(arrays) if update.norm is None else update.norm
+                    arrays = self.checked(replace(update, norm=norm)).scaled_arrays(arrays)
+        return dict(with_passthrough(to_record(arrays), passthrough))

@@ -1,0 +1,550 @@
+"""Faults that were found once by attacks, by other people's apps and by reading: they stay away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import message_size_mod
+from flwr.common.serde import recorddict_to_proto
+from flwr.serverapp.strategy import FedAvg
+
+from fedsz.control.controller import Controller
+from fedsz.control.record import ClientRecord, RoundRecord
+from fedsz.core.settings import DEFAULT
+from fedsz.errors import TooFewReplies
+from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+from fedsz.flower.strategy import streamed
+from fedsz.flower.wrapped_grid import WrappedGrid
+from tests.federation import Watched, around, record_of, to_arrays
+
+Arrays = dict[str, np.ndarray]
+Train = Callable[[int, int, Arrays], tuple[Arrays, dict[str, Any]]]
+STRATEGIES = pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+
+# A task that numpy learns in a second: ten classes around points of their own.
+
+CLASSES, FEATURES, EXAMPLES, CLIENTS, ROUNDS = 10, 48, 60, 10, 10
+CENTRES = np.random.default_rng(0).normal(size=(CLASSES, FEATURES)).astype(np.float32)
+
+
+def examples(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, EXAMPLES)
+    noise = rng.normal(0, 1.5, (EXAMPLES, FEATURES))
+    return (CENTRES[labels] + noise).astype(np.float32), labels
+
+
+def initial() -> Arrays:
+    return {"w": np.zeros((FEATURES, CLASSES), np.float32), "b": np.zeros(CLASSES, np.float32)}
+
+
+def learnt(client: int, model: Arrays) -> Arrays:
+    """The model after two passes of gradient descent over a client's examples."""
+    x, labels = examples(client)
+    w, b = model["w"].copy(), model["b"].copy()
+    for _ in range(2):
+        for here in np.array_split(np.arange(EXAMPLES), 6):
+            scores = x[here] @ w + b
+            p = np.exp(scores - scores.max(1, keepdims=True))
+            p /= p.sum(1, keepdims=True)
+            p[np.arange(len(here)), labels[here]] -= 1
+            w -= 0.05 * x[here].T @ p / len(here)
+            b -= 0.05 * p.mean(0)
+    return {"w": w.astype(np.float32), "b": b.astype(np.float32)}
+
+
+def accuracy(model: Arrays) -> float:
+    x, labels = (
+        np.concatenate(parts) for parts in zip(*map(examples, range(100, 120)), strict=True)
+    )
+    return float(((x @ model["w"] + model["b"]).argmax(1) == labels).mean())
+
+
+def app_of(train: Train, mods: Iterable[Any] | None = None) -> ClientApp:
+    """An app whose client i replies ``train(i, round, arrays)``: arrays and metrics."""
+    app = ClientApp(mods=[FedSZMod()] if mods is None else list(mods))
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        number: Any = message.content["config"]["server-round"]
+        client = int(context.node_config.get("partition-id", 0))
+        arrays, metrics = train(client, number, to_arrays(message.content["arrays"]))
+        content = {"arrays": record_of(arrays), "metrics": MetricRecord(metrics)}
+        return Message(RecordDict(content), reply_to=message)
+
+    return app
+
+
+def grid_of(app: Any, clients: int = CLIENTS, **options: Any) -> FedSZGrid:
+    nodes = [{"partition-id": i} for i in range(clients)]
+    return FedSZGrid(LocalGrid(app, nodes), **options)
+
+
+# A1: one of ten clients ended learning
+
+
+def attacking(factor: float, weight: float, since: int, grows: float = 1.0) -> Train:
+    """Client 0 steps away from where it should go, ever further, with a weight that it makes up."""
+
+    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        after = learnt(client, model)
+        if client or number < since:
+            return after, {"num-examples": EXAMPLES}
+        away = -factor * grows ** (number - since)
+        bad = {n: (x + np.float32(away) * (after[n] - x)) for n, x in model.items()}
+        return bad, {"num-examples": weight}
+
+    return train
+
+
+HONEST = attacking(0, EXAMPLES, since=ROUNDS + 1)
+ATTACKS = {
+    "first round": attacking(9, 10**6, since=1),
+    "late": attacking(9, 10**6, since=5),
+    "first round, far": attacking(20, 10**12, since=1),
+    "late, far": attacking(20, 10**12, since=5),
+    "ever further": attacking(3, 10**6, since=1, grows=2.0),
+    "an honest weight": attacking(9, EXAMPLES, since=1),
+}
+
+
+def learns_to(train: Train, strategy: type[FedAvg]) -> float:
+    grid = grid_of(app_of(train), rules="fleet")
+    result = strategy(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=ROUNDS)
+    return accuracy(to_arrays(result.arrays))
+
+
+@STRATEGIES
+@pytest.mark.parametrize("name", ATTACKS)
+def test_one_of_ten_clients_does_not_end_learning(name: str, strategy: type[FedAvg]) -> None:
+    honest, attacked = learns_to(HONEST, strategy), learns_to(ATTACKS[name], strategy)
+
+    assert honest > 0.95
+    assert attacked > honest - 0.08  # without the rules it ends at 0.1
+
+
+# A2 to A7: the run was lost
+
+
+def one_step(client: int, _: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+    return {n: x + np.float32(0.01) for n, x in model.items()}, {"num-examples": 10.0}
+
+
+@STRATEGIES
+@pytest.mark.parametrize("rules", [None, "fleet"])
+@pytest.mark.parametrize("weight", [np.nan, np.inf, -1.0])
+def test_a_weight_that_is_no_number_changes_nothing(
+    weight: float, rules: str | None, strategy: type[FedAvg]
+) -> None:
+    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        arrays, metrics = one_step(client, number, model)
+        return arrays, metrics if client else {"num-examples": weight}
+
+    grid = grid_of(app_of(train), 6, rules=rules, error_bound="abs:1e-5")
+    model = record_of({"w": np.zeros((64, 64), np.float32)})
+    result = strategy(fraction_evaluate=0).start(grid, model, num_rounds=3)
+
+    assert np.allclose(to_arrays(result.arrays)["w"], 0.03, atol=2e-3)
+    assert {failure.kind for failure in grid.take_traffic().failures} == {"weight"}
+
+
+def test_flowers_mod_that_counts_bytes_may_stand_first() -> None:
+    """It cannot count empty lists in a ConfigRecord."""
+    grid = grid_of(app_of(one_step, mods=[message_size_mod, FedSZMod()]), 2)
+    model = record_of({"w": np.zeros((64, 64), np.float32)})
+
+    FedAvg(fraction_evaluate=0).start(grid, model, num_rounds=3)
+
+    assert (grid.take_traffic().replies, grid.take_traffic().failures) == (6, [])
+
+
+OTHER_FORMS: dict[str, Callable[[Arrays], Arrays]] = {
+    "a part": lambda model: {"body": model["body"]},
+    "renamed": lambda model: {f"_orig_mod.{name}": x for name, x in model.items()},
+    "grown": lambda model: {**model, "new": np.ones((30, 30), np.float32)},
+}
+BODY_AND_HEAD = {"body": np.zeros((50, 50), np.float32), "head": np.zeros((20, 50), np.float32)}
+
+
+@STRATEGIES
+@pytest.mark.parametrize("name", OTHER_FORMS)
+def test_all_clients_may_reply_another_form(name: str, strategy: type[FedAvg]) -> None:
+    """As in plain Flower: personalised apps, compiled models, models that grow."""
+
+    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        arrays, metrics = one_step(client, number, model)
+        return OTHER_FORMS[name](arrays), metrics
+
+    grid = grid_of(app_of(train), 4, error_bound="abs:1e-5")
+    result = strategy(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=1)
+
+    assert grid.take_traffic().replies == 4
+    arrays = to_arrays(result.arrays)
+    assert arrays.keys() == OTHER_FORMS[name](BODY_AND_HEAD).keys()
+    assert all(np.allclose(x, 0.01, atol=1e-3) for n, x in arrays.items() if n != "new")
+
+
+@STRATEGIES
+def test_one_client_does_not_decide_the_form_of_others(strategy: type[FedAvg]) -> None:
+    """Neither one that replies all of the model where others reply a part, nor the reverse."""
+    for of_one, others in (("a part", None), (None, "a part")):
+
+        def train(
+            client: int, number: int, model: Arrays, one: Any = of_one, rest: Any = others
+        ) -> tuple[Arrays, dict[str, Any]]:
+            arrays, metrics = one_step(client, number, model)
+            form = one if client == 0 else rest
+            return (OTHER_FORMS[form](arrays) if form else arrays), metrics
+
+        grid = grid_of(app_of(train), 4)
+        strategy(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=1)
+
+        traffic = grid.take_traffic()
+        assert traffic.replies == 3
+        assert {failure.kind for failure in traffic.failures} == {"model"}
+
+
+@STRATEGIES
+def test_a_run_whose_replies_are_all_refused_ends_with_the_reason(strategy: type[FedAvg]) -> None:
+    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        arrays, metrics = one_step(client, number, model)
+        return arrays | {"body": np.zeros((50, 51 + client), np.float32)}, metrics
+
+    grid = grid_of(app_of(train), 4)
+    with pytest.raises(TooFewReplies, match=r"all 4 replies were refused: .*'body' has shape"):
+        strategy(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=3)
+
+
+@STRATEGIES
+def test_a_later_round_whose_replies_are_all_refused_ends_the_run(strategy: type[FedAvg]) -> None:
+    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        arrays, metrics = one_step(client, number, model)
+        return arrays, metrics | ({"num-examples": -1.0} if number > 1 else {})
+
+    grid = grid_of(app_of(train), 4)
+    with pytest.raises(TooFewReplies):
+        strategy(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=6)
+
+
+@pytest.mark.parametrize("rules", [None, "fleet"])
+@pytest.mark.parametrize("kind", ["evaluate", "query"])
+def test_arrays_of_replies_that_do_not_train_are_no_model(kind: str, rules: str | None) -> None:
+    """Predictions, say: they come as they are, and are compared with nothing."""
+    app = ClientApp(mods=[FedSZMod()])
+    predictions = np.random.default_rng(1).normal(size=(300, 10)).astype(np.float32)
+    predictions[0, 0] = np.nan
+
+    def answer(message: Message, context: Context) -> Message:
+        content = {"arrays": record_of({"predictions": predictions}), "m": MetricRecord({"n": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    app.evaluate()(answer)
+    app.query()(answer)
+    grid = grid_of(app, 3, rules=rules)
+    content = RecordDict({"arrays": record_of(BODY_AND_HEAD)})
+
+    for _ in range(2):
+        replies = list(
+            grid.send_and_receive([Message(content, n, kind) for n in grid.get_node_ids()])
+        )
+        assert not any(reply.has_error() for reply in replies)
+        for reply in replies:
+            (x,) = to_arrays(reply.content["arrays"]).values()
+            assert np.array_equal(x, predictions, equal_nan=True)
+
+
+def test_one_client_with_another_metric_has_no_other_refused() -> None:
+    """Each poll of asynchronous rounds compared replies with those of the poll before."""
+
+    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        arrays, metrics = one_step(client, number, model)
+        return arrays, metrics | {"loss": 1.0} | ({"extra": 1.0} if client == 5 else {})
+
+    class OneByOne(WrappedGrid):
+        """Replies come one at a time."""
+
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            return list(self.inner.pull_messages(list(message_ids)[:1]))
+
+    nodes = [{"partition-id": i} for i in range(6)]
+    grid = FedSZGrid(OneByOne(LocalGrid(app_of(train), nodes)), rules="fleet")
+    strategy = FedBuff(buffer=3, fraction_evaluate=0)
+    strategy.start(grid, record_of(BODY_AND_HEAD), num_rounds=12)
+
+    traffic = grid.take_traffic()
+    assert (traffic.replies, traffic.failures) == (36, [])
+
+
+@STRATEGIES
+def test_a_mod_of_the_train_function_alone_lets_evaluations_pass(strategy: type[FedAvg]) -> None:
+    app = ClientApp()
+    seen: list[Arrays] = []
+
+    @app.train(mods=[FedSZMod()])
+    def _(message: Message, context: Context) -> Message:
+        arrays, metrics = one_step(0, 1, to_arrays(message.content["arrays"]))
+        content = {"arrays": record_of(arrays), "metrics": MetricRecord(metrics)}
+        return Message(RecordDict(content), reply_to=message)
+
+    @app.evaluate()
+    def _(message: Message, context: Context) -> Message:
+        seen.append(to_arrays(message.content["arrays"]))
+        said = MetricRecord({"num-examples": 1, "loss": 1.0})
+        return Message(RecordDict({"metrics": said}), reply_to=message)
+
+    grid = grid_of(app, 3)
+    result = strategy().start(grid, record_of(BODY_AND_HEAD), num_rounds=3)
+
+    assert result.evaluate_metrics_clientapp.keys() == {1, 2, 3}
+    assert len(seen) == 9
+    assert all(model.keys() == BODY_AND_HEAD.keys() for model in seen)
+    assert grid.take_traffic().failures == []
+
+
+def first_of_fedbn(context: Context) -> int:
+    """As Flower's baseline of FedBN does."""
+    if not context.state.array_records:
+        first = ArrayRecord({"initialisation": Array(np.array([-1]))})
+        context.state.array_records["local_batch_norm"] = first
+        return 1
+    assert list(context.state) == ["local_batch_norm"]
+    return 0
+
+
+def first_of_counter(context: Context) -> int:
+    first = len(context.state) == 0
+    context.state["mine"] = ConfigRecord({"x": 1})
+    return int(first)
+
+
+def first_of_replaced(context: Context) -> int:
+    """An app may put another state into the place of its own."""
+    first = len(context.state) == 0
+    context.state = RecordDict({"mine": ConfigRecord({"x": 1})})
+    return int(first)
+
+
+@pytest.mark.parametrize("first", [first_of_fedbn, first_of_counter, first_of_replaced])
+def test_an_app_sees_its_own_state_alone(first: Callable[[Context], int]) -> None:
+    contexts: dict[int, Context] = {}
+    app = ClientApp(mods=[FedSZMod()])
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        arrays, metrics = one_step(0, 1, to_arrays(message.content["arrays"]))
+        metrics["first"] = first(context)
+        content = {"arrays": record_of(arrays), "metrics": MetricRecord(metrics)}
+        return Message(RecordDict(content), reply_to=message)
+
+    def note(client: int, message: Message, context: Context) -> None:
+        contexts[client] = context
+
+    noting = around(app, before=note)
+    grid = grid_of(noting, 2, downlink="step:1")
+    result = FedAvg(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=3)
+
+    firsts = {n: m["first"] for n, m in result.train_metrics_clientapp.items()}
+    assert firsts == {1: 1.0, 2: 0.0, 3: 0.0}
+    assert all(any(name.startswith("fedsz.") for name in c.state) for c in contexts.values())
+
+
+# D: wrong, slow or silent
+
+
+class Parallel(WrappedGrid):
+    """As Flower's Grids: all nodes work at the same time, and all of them are awaited."""
+
+    calls = 0
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        self.calls += 1
+        asked = list(messages)
+
+        def one(message: Message) -> list[Message]:
+            return list(self.inner.stream_replies([message], timeout=timeout))
+
+        with ThreadPoolExecutor(len(asked)) as pool:
+            return [reply for replies in pool.map(one, asked) for reply in replies]
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "stream_replies":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+def test_second_tries_go_out_together() -> None:
+    """Clients that lack the first model that the server names; each works for a moment."""
+    nap = 0.3
+
+    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        time.sleep(nap)
+        return one_step(client, number, model)
+
+    nodes = [{"partition-id": i} for i in range(8)]
+    inner = Parallel(LocalGrid(app_of(train), nodes))
+    grid = FedSZGrid(inner, shared_initial=True, downlink="step:1")
+    begun = time.monotonic()
+    FedAvg(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=1)
+
+    assert inner.calls == 2  # with the first model's name, and with the model to all
+    assert grid.take_traffic().replies == 8
+    assert time.monotonic() - begun < 8 * nap
+
+
+def test_a_pull_returns_replies_to_its_own_messages_alone() -> None:
+    app = app_of(one_step)
+
+    @app.query()
+    def _(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"answer": MetricRecord({"x": 1.0})}), reply_to=message)
+
+    grid = grid_of(app, 2)
+    nodes = list(grid.get_node_ids())
+    records = {"arrays": record_of(BODY_AND_HEAD), "config": ConfigRecord({"server-round": 1})}
+    content = RecordDict(records)
+    ids = list(grid.push_messages(streamed([Message(content, n, "train") for n in nodes])))
+    asked = list(grid.push_messages([Message(RecordDict(), nodes[0], "query")]))
+
+    (answer,) = grid.pull_messages(asked)
+
+    assert answer.metadata.message_type == "query"
+    assert answer.metadata.reply_to_message_id == asked[0]
+    trained = {reply.metadata.reply_to_message_id for reply in grid.pull_messages(ids)}
+    assert trained == set(ids)
+    assert grid.pull_messages(ids + asked) == []
+
+
+def test_bounds_do_not_grow_by_new_node_ids() -> None:
+    """SuperNodes that restart have other ids."""
+
+    def bounds(every: int) -> tuple[str, str]:
+        controller = Controller("auto", DEFAULT, tolerance=0.5, rounds=None)
+        controller.decide(RoundRecord(round=0, accuracy=0.1))
+        for number in range(1, 60):
+            nodes = [i + (100 * (number // every) if every else 0) for i in range(4)]
+            controller.decide(
+                RoundRecord(
+                    round=number,
+                    replies=4,
+                    accuracy=0.9,
+                    clients=[
+                        ClientRecord(
+                            node=str(node),
+                            client=str(node),
+                            bandwidth=0.0,
+                            raw_bytes=1,
+                            sent_bytes=1,
+                            encode_seconds=0.0,
+                            decode_seconds=0.0,
+                        )
+                        for node in nodes
+                    ],
+                )
+            )
+        assert controller.decision is not None
+        return controller.decision.config.error_bound, controller.decision.config.downlink
+
+    assert bounds(10) == bounds(0)
+
+
+def test_all_clients_train_and_evaluate_one_reference_model() -> None:
+    """Some of them are away for rounds, and one loses its state."""
+    models: dict[tuple[str, int], list[bytes]] = {}
+    app = ClientApp(mods=[FedSZMod()])
+    rng = np.random.default_rng(0)
+
+    def note(message: Message) -> Arrays:
+        arrays = to_arrays(message.content["arrays"])
+        number: Any = message.content["config"]["server-round"]
+        seen = models.setdefault((message.metadata.message_type, number), [])
+        seen.append(b"".join(x.tobytes() for x in arrays.values()))
+        return arrays
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        arrays = {n: x + rng.normal(0, 0.01, x.shape) for n, x in note(message).items()}
+        after = {n: x.astype(np.float32) for n, x in arrays.items()}
+        content = {"arrays": record_of(after), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    @app.evaluate()
+    def _(message: Message, context: Context) -> Message:
+        note(message)
+        said = MetricRecord({"num-examples": 1, "loss": 1.0})
+        return Message(RecordDict({"metrics": said}), reply_to=message)
+
+    def lose(client: int, message: Message, context: Context) -> None:
+        number: Any = message.content["config"]["server-round"]
+        if client == 1 and number in (3, 5):
+            context.state.clear()
+
+    grid = grid_of(around(app, before=lose), 6)
+    strategy = FedAvg(fraction_train=0.5, fraction_evaluate=1.0, min_train_nodes=3)
+    strategy.start(grid, record_of(BODY_AND_HEAD), num_rounds=8)
+
+    assert len(models) == 16
+    assert all(len(set(seen)) == 1 for seen in models.values())
+    for number in range(1, 8):  # the next round trains from the model that was evaluated
+        assert models["evaluate", number][0] == models["train", number + 1][0]
+
+
+@STRATEGIES
+def test_each_round_has_one_record_whatever_came_of_it(strategy: type[FedAvg]) -> None:
+    """Also one of which nobody has replied, and one whose replies were refused."""
+
+    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        if number == 2 or (number == 3 and client):
+            raise RuntimeError("not today")
+        arrays, metrics = one_step(client, number, model)
+        return arrays, metrics | ({"num-examples": -1.0} if number == 3 else {})
+
+    records: list[RoundRecord] = []
+    grid = grid_of(app_of(train), 3, on_round=records.append)
+    strategy(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=4)
+
+    assert [record.round for record in records] == [1, 2, 3, 4]
+    assert [record.replies for record in records] == [3, 0, 0, 3]
+    assert [len(record.failures) for record in records] == [0, 3, 3, 0]
+
+
+@pytest.mark.parametrize("policy", ["auto", None])
+def test_the_state_of_a_client_is_two_models(policy: str | None) -> None:
+    """It travels with each message in one protobuf message, of 2 GiB at most."""
+    contexts: dict[int, Context] = {}
+    rng = np.random.default_rng(0)
+    model = {"w": rng.normal(size=(400, 500)).astype(np.float32)}
+
+    def train(client: int, number: int, arrays: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        after = {n: x + rng.normal(0, 0.01, x.shape) for n, x in arrays.items()}
+        return {n: x.astype(np.float32) for n, x in after.items()}, {"num-examples": 1}
+
+    def note(client: int, message: Message, context: Context) -> None:
+        contexts[client] = context
+
+    options = {"policy": policy} if policy else {"error_bound": "step:2", "downlink": "step:1"}
+    watched = Watched(LocalGrid(around(app_of(train), before=note), [{"partition-id": 0}] * 1))
+    grid = FedSZGrid(watched, **options)
+    strategy = FedAvg(
+        fraction_evaluate=0, min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=0
+    )
+    strategy.start(grid, record_of(model), num_rounds=4)
+
+    size = recorddict_to_proto(contexts[0].state).ByteSize()
+    assert 2.0 * model["w"].nbytes <= size <= 2.1 * model["w"].nbytes

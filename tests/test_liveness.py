@@ -1,0 +1,297 @@
+"""Clients that are slow, fail or are too few: the quorum of a round, backoff, and deadlines.
+
+Deadlines over gRPC with clients that keep silent, and their rules alone.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedTrimmedAvg, Krum
+
+from fedsz.errors import ConfigError, TooFewReplies
+from fedsz.flower import FedSZGrid, StreamingFedAvg
+from fedsz.flower.liveness import MOST_MISSED, PATIENCE, Backoff, Deadlines, Quorum
+from fedsz.training.federation import strategy_of
+from fedsz.training.local_fleet import run_local
+from fedsz.training.options import RunConfig
+from fedsz.transport.events import EventKind
+from fedsz.transport.grpc_grid import GrpcGrid
+from tests.federation import CLIENTS, app_of, around, grid_of, initial, record_of, to_arrays
+from tests.links import LONG
+
+if TYPE_CHECKING:
+    from tests.links import Serve, Spawn
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsz.flower.liveness.PAUSE", 0.0)
+
+
+def failing(app: ClientApp, when: set[tuple[int, int]]) -> Any:
+    """Return an app that fails in some rounds, of some clients, before it does anything."""
+
+    def fail(client: int, message: Message, context: Context) -> None:
+        if (message.content["config"]["server-round"], client) in when:
+            raise RuntimeError("not today")
+
+    return around(app, before=fail)
+
+
+def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(x, other[name]) for name, x in one.items())
+
+
+BUFFERED = RunConfig(clients=4, clients_per_round=2, buffer=2)
+FLOWERS = [FedAvg, FedAvgM, FedAdam, FedMedian, FedTrimmedAvg, Krum, StreamingFedAvg]
+
+
+@pytest.mark.parametrize("strategy", FLOWERS)
+def test_a_round_below_quorum_leaves_the_model_of_flowers_strategies(strategy: Any) -> None:
+    others = {(2, client) for client in range(1, CLIENTS)}
+    grid = FedSZGrid(grid_of(failing(app_of(), others)), 1e-2, min_replies=2)
+    named = {"min_replies": 2} if strategy is StreamingFedAvg else {}
+    models: list[dict[str, np.ndarray]] = []
+
+    strategy(fraction_evaluate=0, **named).start(
+        grid,
+        record_of(floats(initial())),
+        num_rounds=2,
+        evaluate_fn=lambda _, arrays: models.append(to_arrays(arrays)),
+    )
+
+    assert not equal(models[0], models[1])
+    assert equal(models[1], models[2])
+    failures = grid.take_traffic().failures
+    assert sorted(failure.kind for failure in failures) == ["failed"] * (CLIENTS - 1) + ["quorum"]
+    short = "quorum: the round does not count: 1 of 2 usable replies that it needs"
+    assert [failure.reason for failure in failures].count(short) == 1
+
+
+def floats(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: x for name, x in arrays.items() if x.dtype.kind == "f" and x.size}
+
+
+@pytest.mark.parametrize("rounds", [5, 50])  # the last of them have none after them
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_three_rounds_below_quorum_end_the_run(strategy: Any, rounds: int) -> None:
+    """One that counts makes up for those before."""
+    when = {(number, client) for number in (1, 3, 4, 5, 6) for client in range(2)}
+    models: list[dict[str, np.ndarray]] = []
+    streams = strategy is StreamingFedAvg
+    grid = FedSZGrid(grid_of(failing(app_of(), when)), min_replies=None if streams else CLIENTS - 1)
+    named = {"min_replies": CLIENTS - 1} if streams else {}
+
+    with pytest.raises(TooFewReplies, match="3 rounds in a row do not count; the last got 2 of 3 "):
+        strategy(fraction_evaluate=0, **named).start(
+            grid,
+            record_of(initial()),
+            num_rounds=rounds,
+            evaluate_fn=lambda _, arrays: models.append(to_arrays(arrays)),
+        )
+
+    start, first, *others = models
+    assert equal(start, first)
+    assert not equal(first, others[0])
+    assert all(equal(others[0], model) for model in others[1:])
+    assert len(others) <= MOST_MISSED + 1
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_replies_without_weight_end_no_run(strategy: Any, kind: str) -> None:
+    def tell(_: int, message: Message, reply: Message) -> None:
+        if message.metadata.message_type == kind:
+            reply.content["metrics"] = MetricRecord({"num-examples": 0, "loss": 1.0})
+
+    grid = FedSZGrid(grid_of(around(app_of(), after=tell)), 1e-2, rules="fleet")
+    result = strategy().start(grid, record_of(initial()), num_rounds=2)
+
+    arrays = to_arrays(result.arrays) or initial()  # Flower's result of no round is empty
+    assert equal(arrays, initial()) == (kind == "train")
+    assert result.evaluate_metrics_clientapp.keys() == ({1, 2} if kind == "train" else set())
+
+
+def begin(**options: int) -> None:
+    next(run_local(RunConfig(clients=4, **options)))
+
+
+@pytest.mark.parametrize(
+    ("begins", "says"),
+    [
+        (partial(Quorum, 0), "min_replies must be at least 1, got 0"),
+        (partial(begin, min_replies=5), "4 clients a round cannot give --min-replies 5"),
+        (partial(begin, min_replies=3, clients_per_round=2), "2 clients a round cannot give --min"),
+        (partial(begin, clients_per_round=9), "--clients-per-round 9 is more than 4 clients"),
+        (partial(strategy_of, BUFFERED), "--clients-per-round cannot be used with --buffer"),
+    ],
+)
+def test_what_too_few_clients_do_does_not_begin(begins: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        begins()
+
+
+def test_backoff_is_longer_each_time_and_never_for_all() -> None:
+    backoff, out = Backoff(), []
+    for _ in range(40):
+        out.append(bool(backoff.why(2)))
+        backoff.end_round([1], [] if out[-1] else [2])
+
+    spans = [len(span) for span in "".join("x" if o else " " for o in out).split()]
+    assert spans[:4] == [1, 2, 4, 8]
+    assert out.index(True) == PATIENCE
+    backoff.end_round([1, 2], [])
+    assert not backoff.why(2)
+    for _ in range(2 * PATIENCE):
+        backoff.end_round([], [1, 2])
+        assert not backoff.why(1)
+        assert not backoff.why(2)
+
+
+NEVER = 1e6  # seconds; a test that waits so long fails
+FLOOR = 1.0  # seconds, in place of five
+LOW_FLOOR = 0.1  # where nobody may be given up, however late
+
+
+@pytest.fixture(autouse=True)
+def low_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsz.flower.liveness.FLOOR", FLOOR)
+
+
+def quick_app(go: threading.Event | None = None) -> ClientApp:
+    """An app that does nothing but reply, once ``go`` is set."""
+
+    def edit(_: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        assert go is None or go.wait(LONG)
+        return {name: x + 1 for name, x in arrays.items()}
+
+    return app_of(edit, examples=lambda _: 1)
+
+
+def rounds(grid: GrpcGrid, number: int, **options: Any) -> FedSZGrid:
+    wrapped = FedSZGrid(grid, "std:1", rules="fleet", **options)
+    model = ArrayRecord([np.zeros(50, np.float32)])
+    strategy = StreamingFedAvg(fraction_evaluate=0)
+    strategy.start(wrapped, model, num_rounds=number, timeout=NEVER)
+    return wrapped
+
+
+def test_two_silent_clients_of_eight_do_not_hold_up_a_round(serve: Serve) -> None:
+    server, go = serve(), threading.Event()
+    for i in range(6):
+        server.client(f"c{i}", quick_app())
+    silent = [server.client(f"silent{i}", quick_app(go)) for i in range(2)]
+
+    # However slow the machine, nobody is given up before all the others have replied.
+    traffic = rounds(server.grid, 2, deadlines=Deadlines(quorum=6)).take_traffic()
+
+    assert traffic.replies == 2 * 6
+    assert {failure.client for failure in traffic.failures} == {"silent0", "silent1"}
+    assert all(f.reason.startswith("no reply from client 'silent") for f in traffic.failures)
+    go.set()
+    for client in silent:
+        event = client.events.wait(EventKind.FAILED)
+        assert event.detail == "too late, the server goes on without this reply"
+
+
+def test_a_stopped_process_does_not_hold_up_a_round(serve: Serve, spawn: Spawn) -> None:
+    server = serve()
+    child = spawn(server.address, 200, "stopped")
+    server.events.wait(EventKind.JOINED, "stopped")
+    for i in range(2):
+        server.client(f"c{i}", quick_app())
+    child.process.send_signal(signal.SIGSTOP)
+
+    traffic = rounds(server.grid, 2, deadlines=Deadlines(quorum=2)).take_traffic()
+    child.process.send_signal(signal.SIGCONT)
+
+    assert traffic.replies == 2 * 2
+    assert {failure.client for failure in traffic.failures} == {"stopped"}
+    rounds(server.grid, 1, deadlines=Deadlines(quorum=3))
+    server.events.wait(EventKind.RECEIVED, "stopped")  # it is asked as before
+
+
+def test_a_slow_client_is_awaited(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsz.flower.liveness.FLOOR", LOW_FLOOR)
+    server, go = serve(), threading.Event()
+    for name, app in (("c0", quick_app()), ("c1", quick_app()), ("slow", quick_app(go))):
+        server.client(name, app)
+    threading.Timer(5 * LOW_FLOOR, go.set).start()
+
+    grid = rounds(server.grid, 1, deadlines=Deadlines(math.inf))
+    assert grid.take_traffic().failures == []
+
+
+class Clock:
+    """Time as a test sets it; replies take as long as it says."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def limits(
+    deadlines: Deadlines, rounds: list[list[float]], monkeypatch: pytest.MonkeyPatch
+) -> list[float]:
+    """Return the deadlines of rounds whose clients take so many seconds."""
+    clock, found = Clock(), []
+    monkeypatch.setattr("fedsz.flower.liveness.time", clock)
+    for seconds in rounds:
+        model = ArrayRecord([np.zeros(3, np.float32)])
+        asked = [Message(RecordDict({"m": model}), i, "train") for i in range(len(seconds))]
+        for i, message in enumerate(asked):
+            message.metadata.__dict__["_message_id"] = str(i)
+        begun, deadline = clock.now, deadlines.begin(asked, None)
+        for message, took in sorted(zip(asked, seconds, strict=True), key=lambda one: one[1]):
+            late = took >= deadline._limit
+            clock.now = begun + min(took, deadline._limit)
+            said: Any = Error(0, "late") if late else RecordDict()
+            deadline.took(Message(said, reply_to=message))
+        found.append(deadline._limit)
+        deadline.end()
+    return found
+
+
+QUICK, NEVER_COMES = [1.0] * 4, math.inf
+
+
+@pytest.mark.parametrize(
+    ("options", "rounds", "expected"),
+    [
+        # Three clients take a second, two honest ones twelve: they are not left out for ever.
+        ({}, [[1.0, 1.0, 1.0, 12.0, 12.0]] * 8, [3.0, 6.0, 12.0, *[24.0] * 5]),
+        # Two wait until just before each deadline, and move none.
+        ({}, [[*QUICK, 1.1, 1.1], *[[*QUICK, 2.9, 2.9]] * 9], [3.3, *[3.0] * 9]),
+        # What somebody misses is doubled to a limit, and halved once all are quick.
+        ({}, [[*QUICK, NEVER_COMES]] * 5 + [QUICK] * 4, [3, 6, 12, 24, 24, 24, 12, 6, 3]),
+        # The median is of the last five rounds.
+        ({}, [[9.0] * 9, *[[1.0]] * 6], [*[27.0] * 6, 3.0]),
+        # A minority decides nothing, nor do fewer than a quorum.
+        ({"factor": 2.0}, [[1.0, 9.0, 9.0]], [18.0]),
+        ({"quorum": 5}, [[1.0, 1.0, 1.0, 9.0, 9.0]], [27.0]),
+        ({"factor": math.inf}, [[1.0, 1.0, 1.0, 99.0]] * 2, [math.inf] * 2),
+    ],
+)
+def test_how_long_replies_are_awaited(
+    options: dict[str, Any],
+    rounds: list[list[float]],
+    expected: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert limits(Deadlines(**options), rounds, monkeypatch) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("factor", "quorum"), [(0.5, 1), (math.nan, 1), (2.0, 0)])
+def test_numbers_out_of_range_are_refused(factor: float, quorum: int) -> None:
+    with pytest.raises(ConfigError, match=r"a deadline's (factor|quorum) must be at least 1"):
+        Deadlines(factor, quorum)
