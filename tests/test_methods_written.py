@@ -56,7 +56,7 @@ def test_every_chain_is_an_update_of_a_run_on_the_command_line_and_in_a_file(
         told, read = RunConfig(update=text), RunConfig.read(file)
 
         assert told == read
-        assert str(told.compression.chain) == str(chain_of(text))
+        assert str(told.compression.pipeline) == str(chain_of(text))
 
 
 def test_every_chain_is_a_way_of_a_sweep_and_read_back_from_it() -> None:

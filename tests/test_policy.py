@@ -68,10 +68,10 @@ def test_the_core_has_three_policies() -> None:
 @pytest.mark.parametrize(
     ("spec", "up", "down"),
     [
-        ("auto+schedule:down_first=step:1", "step:0.6", "step:1"),
-        ("auto+schedule:down_last=step:1", "step:0.6", "step:0.84"),
-        ("auto+schedule:down_first=step:1,down_last=step:2", "step:0.6", "step:1"),
-        ("auto+schedule:first=step:2", "step:2", "step:0.84"),
+        ("auto+schedule:down_first=step:1", "step:0.4667", "step:1"),
+        ("auto+schedule:down_last=step:1", "step:0.4667", "step:0.4667"),
+        ("auto+schedule:down_first=step:1,down_last=step:2", "step:0.4667", "step:1"),
+        ("auto+schedule:first=step:2", "step:2", "step:0.4667"),
     ],
 )
 def test_a_schedule_takes_the_end_that_it_lacks_from_auto(spec: str, up: str, down: str) -> None:

@@ -48,8 +48,8 @@ _STATE: Final = "grid"  # the record of a state that has no arrays
 class FedSZGrid(WrappedGrid):
     """A Grid for any strategy whose clients run `FedSZMod`.
 
-    A model is encoded once for all clients, with the settings by which they compress their replies;
-    each reply is decoded before the strategy sees it, and its step is put onto the strategy's own
+    A model is encoded once for all clients, with the settings by which they compress their replies.
+    Each reply is decoded before the strategy sees it: its step is put onto the strategy's own
     model. Each round is logged with the bytes that it saved. An error bound that is named holds
     exactly; a warning says if it loses most of an update.
 
