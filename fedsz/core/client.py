@@ -31,7 +31,9 @@ from fedsz.stream import Limits, Reader
 
 logger = logging.getLogger(__name__)
 
-RESIDUAL: Final = "feedback"  # of a tensor, in the memory of a store; methods have other names
+# Of a tensor, in the memory of a store; methods have other names.
+RESIDUAL: Final = "feedback"
+BEFORE: Final = "before"  # the residual that a reply of this round began with
 _SHOWN: Final = 5  # tensors that an error names
 
 Memory = Mapping[str, NDArray]  # residuals and methods' state, see `fedsz.methods.state.flat`
@@ -206,12 +208,19 @@ class ClientSession:
         return stream
 
     def residuals(self, key: str) -> dict[str, NDArray]:
-        """Return the residual of earlier rounds, by tensor, for an encoder of the caller's own."""
+        """Return the residual of earlier rounds, by tensor, for an encoder of the caller's own.
+
+        Also where this round has been answered before: such a reply is made anew, not kept.
+        """
+        memory, run, of_round = self._store.memory(key)
+        if (run, of_round) == (self.request.run, self.request.round):
+            return {n: s[BEFORE] for n, s in by_tensor(memory).items() if BEFORE in s}
         return {n: s[RESIDUAL] for n, s in self._memory(key)[0].items() if RESIDUAL in s}
 
     def keep_residuals(self, key: str, residuals: Mapping[str, NDArray]) -> None:
-        """Keep the residual of this round, by tensor."""
+        """Keep the residual of this round, by tensor, beside that of earlier rounds."""
         memory = flat({name: {RESIDUAL: r} for name, r in residuals.items()})
+        memory |= flat({name: {BEFORE: r} for name, r in self.residuals(key).items()})
         self._store.keep_memory(key, memory, self.request.run, self.request.round)
 
     def _memory(self, key: str) -> tuple[dict[str, dict[str, NDArray]], int]:
