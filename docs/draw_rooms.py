@@ -32,7 +32,7 @@ ROOMS: Final = {
     "secagg": "secure sums: tokens, masks, stages of a round",
     "core": "a state_dict compressed: differences, error feedback",
     "stream": "the bytes of docs/format.md: written, checked, inspected",
-    "methods": "sparsifiers, quantisers, error feedback: parts of a chain",
+    "methods": "sparsifiers, quantisers, error feedback: stages of a pipeline",
     "privacy": "noise, clipping norms, and what they spend of a budget",
     "codecs": "one array within one bound, by name and wire id",
     SHARED: "errors, error bounds, arrays, names with settings",
