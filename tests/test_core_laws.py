@@ -129,7 +129,7 @@ def test_all_clients_end_with_one_reference_within_the_bound(
 
 
 def test_a_model_of_many_rounds_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcasts, "MOST_BYTES", 1e9)
+    monkeypatch.setattr(broadcasts, "SPARE_BYTES", 1e9)
     rng, broadcast = np.random.default_rng(0), Broadcast()
     x, references = rng.normal(size=(40, 50)).astype(np.float32), []
     for _ in range(broadcasts.MOST_DELTAS + 3):

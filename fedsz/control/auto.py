@@ -6,10 +6,10 @@ squares of the client's own step, and that of the model is as many of the server
     K(r) = K min(1, 1/3 + 2/3 (r - 1) / 5) min(2, max(1, 0.2 / g(r)))
 
 with K = 0.5 + 1.8 t at a tolerance of t points, and g(r) the points that the held-out score has
-gained in each of the last rounds. Error feedback adds the rounding of a round to a later update: a
-model that gains much in a round loses much by what is late. So the bound starts low, and grows once
-a model gains little. The score is the accuracy, or minus the logarithm of the loss if an app
-measures no accuracy. Two guards watch it:
+gained in each of the last eight rounds, plus its standard error. Error feedback adds the rounding
+of a round to a later update: a model that gains much in a round loses much by what is late. So the
+bound starts low, and grows once a model gains little. The score is the accuracy, or minus the
+logarithm of the loss if an app measures no accuracy. Two guards watch it:
 
 1. Until the score has risen by 3 points since round 0, but for ten rounds at most, K(r) is at most
    half of K(1): a model that has not begun to learn is held up by noise.
@@ -104,8 +104,9 @@ class Scores:
         if len(self.recent) < MEMORY or self.share < 1 or not self.has_learned:
             return 1.0
         half = MEMORY // 2
-        gain = (statistics.fmean(self.recent[half:]) - statistics.fmean(self.recent[:half])) / half
-        return max(1.0, SLOW / max(gain, SLOW / MOST_GROWTH))
+        gain = statistics.fmean(self.recent[half:]) - statistics.fmean(self.recent[:half])
+        error = noise_of(self.recent) * math.sqrt(2 / half)  # standard, of that difference
+        return max(1.0, SLOW / max((gain + error) / half, SLOW / MOST_GROWTH))
 
     @property
     def has_learned(self) -> bool:

@@ -10,7 +10,7 @@ all of them. All clients of a round hold the same reference model, to the bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 import msgspec
@@ -33,7 +33,8 @@ KEY_FRAME: Final = ErrorBound.rel(2e-3)
 
 # Deltas that are kept: a client that has missed more rounds is sent a key frame.
 MOST_DELTAS: Final = 64
-MOST_BYTES: Final = 0.5  # of the model's size, that their streams take together
+MOST_BYTES: Final = 2.0  # of the model's size, that their streams take together
+SPARE_BYTES: Final = 0.5  # likewise, of those that only clients need which are not known yet
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -94,7 +95,12 @@ class Broadcast:
         self._deltas: list[Delta] = []
         self._streams: dict[bytes, bytes] = {}  # of this reference model: by base, b"" for none
 
-    def publish(self, model: Mapping[str, NDArray], settings: Settings) -> Reference:
+    def publish(
+        self,
+        model: Mapping[str, NDArray],
+        settings: Settings,
+        client_digests: Container[bytes] = frozenset(),
+    ) -> Reference:
         """Return the reference model nearest to the server's model, within the downlink's bound.
 
         The same model again is sent as it was: it is evaluated, and then trained from.
@@ -103,6 +109,7 @@ class Broadcast:
             model: the server's own; kept, not copied.
             settings: whose downlink is exact or has a bound. A bound of kind ``step`` is of the
                 step from the model that was published before, one of ``std`` likewise.
+            client_digests: of the reference models that known clients hold.
         """
         own, exact = Reference(model), settings.downlink_bound is None
         if self.reference is not None and own.digest == self._published and exact == self.exact:
@@ -121,6 +128,7 @@ class Broadcast:
             self.reference = self._begin_shared(own)
         else:
             self.reference = self._next(own, settings, before)
+            self._forget(self.reference.nbytes, client_digests)
         self.exact, self._model, self._published = exact, own.arrays, own.digest
         return self.reference
 
@@ -159,7 +167,6 @@ class Broadcast:
         else:
             self._units = common_spacings([self._units, placed.spacings])
             self._deltas.append(Delta(before.digest, stream, dict(placed.spacings)))
-            self._forget(reference.nbytes)
         return reference
 
     def _bounds(
@@ -216,13 +223,15 @@ class Broadcast:
             {**placed.points, **still}, {**placed.spacings, **{n: spacings[n] for n in still}}
         )
 
-    def _forget(self, nbytes: int) -> None:
-        """Keep as many deltas as are worth their memory."""
-        while len(self._deltas) > 1 and (
-            len(self._deltas) > MOST_DELTAS
-            or sum(len(delta.stream) for delta in self._deltas) > MOST_BYTES * nbytes
-        ):
-            del self._deltas[0]
+    def _forget(self, nbytes: int, client_digests: Container[bytes]) -> None:
+        """Keep as many deltas as are worth their memory, and the last one in any case."""
+        sizes = [len(delta.stream) for delta in self._deltas]
+        while len(self._deltas) > 1:
+            is_needed = self._deltas[0].base in client_digests
+            most = (MOST_BYTES if is_needed else SPARE_BYTES) * nbytes
+            if len(self._deltas) <= MOST_DELTAS and sum(sizes) <= most:
+                return
+            del self._deltas[0], sizes[0]
 
     def key_frame(self) -> bytes:
         """Return the stream of the reference model for a client that holds none."""

@@ -30,9 +30,9 @@ from fedsz.core.reference import Reference, like_in
 from fedsz.core.settings import Settings
 
 SPACING_BITS: Final = 4  # of a first spacing: it is at most an eighth below twice the bound
-# Bits of the largest element of a first model that both sides have. Float32 has 24: where elements
-# become more than 64 times as large, it lacks points, and the tensor leaves its grid.
-INITIAL_BITS: Final = 18
+# Bits of the largest element of a first model that both sides have: key frames of later models are
+# multiples of the same spacing, or of a finer one. The server's own model is not rounded.
+INITIAL_BITS: Final = 9
 
 Spacings = Mapping[str, float]  # by tensor on the grid, the spacing of its last points
 

@@ -271,7 +271,8 @@ class Sender:
                 broadcast = self._broadcasts.setdefault(
                     key, Broadcast(shared_initial=self._shared_initial)
                 )
-                reference = broadcast.publish(arrays, settings)
+                known = {client.digests.get(key, b"") for client in self._clients.values()}
+                reference = broadcast.publish(arrays, settings, known)
             else:
                 broadcast = Broadcast()
                 reference = broadcast.publish(arrays, settings.replace(downlink=EXACT))
