@@ -77,7 +77,7 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[Line]:
     """Yield what each task with both kinds of runs came to, in the order of `TASKS`."""
     runs: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["round"]):
-        runs.setdefault((_task(row), row["seed"], row["policy"]), []).append(row)
+        runs.setdefault((task_of(row), row["seed"], row["policy"]), []).append(row)
     for name in TASKS:
         pairs = [
             (plain, runs[name, seed, AUTO])
@@ -132,7 +132,7 @@ def _text(line: Line) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def _task(row: Mapping[str, Any]) -> str:
+def task_of(row: Mapping[str, Any]) -> str:
     """Return the name that a row's task has in `TASKS`."""
     for name, sweep in TASKS.items():
         if (

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 
 from benchmarks import nvflare_rounds
-from benchmarks.defaults import Line, lines
+from benchmarks.defaults import Line, lines, task_of
 from fedsz.contrib.accuracy import Accuracy
 from fedsz.control.record import RoundRecord
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
@@ -300,6 +300,23 @@ def default(row: Row, file: str = "defaults") -> list[float]:
     line = defaults(file)[row.labels[0]]
     spreads = [x for spread in (line.points, line.course) for x in interval(spread)]
     return [line.rounds, line.seeds, 100 * line.plain, *spreads, line.up, line.down, line.both]
+
+
+def core(row: Row) -> list[float]:
+    """What `auto` of the small core costs and saves on a task of the long portfolio.
+
+    Uncompressed runs are those of the file of the core before, with the same seeds.
+    """
+    results = ROOT / "docs" / "results"
+    read = pq.read_table(results / "core.parquet").to_pylist()
+    runs = [run for run in read if run["task"] == row.labels[0]]
+    plain: dict[int, list[float]] = {}
+    for line in pq.read_table(results / "defaults-long.parquet").to_pylist():
+        if line["round"] and line["policy"] != "auto" and task_of(line) == row.labels[0]:
+            plain.setdefault(line["seed"], []).append(line["accuracy"])
+    points = [100 * (fmean(run["accuracies"]) - fmean(plain[run["seed"]])) for run in runs]
+    saved = (fmean(run[name] for run in runs) for name in ("up", "down", "both"))
+    return [len(runs[0]["accuracies"]), len(runs), fmean(points), min(points), *saved]
 
 
 def of_nvflare(row: Row) -> list[float]:

@@ -116,6 +116,7 @@ TABLES = [
     Table(SAVINGS, "| model | rounds | seeds |", rows.default),
     Table(SAVINGS, "| way, twelve rounds |", noise_or_lag),
     Table(SAVINGS, "| model, longer |", partial(rows.default, file="defaults-long")),
+    Table("docs/results/core.md", "| task, long |", rows.core),
     Table(COMPARED, "| way | up | both | points |", rows.compared),
     Table(COMPARED, "| way, three tasks |", rows.compared_large),
     Table(COMPARED, "| way, MiniLM by LoRA |", of(rows.by_downlink, "total late", TUNED, **LORA)),
