@@ -587,6 +587,23 @@ def test_two_clients_share_a_folder_by_their_partition(tmp_path: Path) -> None:
     assert modes == {0o600}
 
 
+def test_an_interrupted_client_keeps_its_old_state(tmp_path: Path) -> None:
+    model = Reference({"w": np.ones(3, np.float32)})
+
+    def train() -> None:
+        with FolderStore(tmp_path) as store:
+            store.keep_reference("arrays", model)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    with FolderStore(tmp_path) as store:
+        assert store.reference("arrays") is None
+        store.keep_reference("arrays", model)
+    with FolderStore(tmp_path) as store:
+        assert store.reference("arrays") is not None
+
+
 def test_a_folder_that_another_process_works_in_is_refused(tmp_path: Path) -> None:
     taken = pytest.raises(ConfigError, match="another client works in")
     with FolderStore(tmp_path), taken, FolderStore(tmp_path):

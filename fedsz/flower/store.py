@@ -162,13 +162,15 @@ class FolderStore(RecordStore):
             self.records |= self._before[name]
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Write what has changed.
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Write what has changed; nothing after Ctrl-C, which may come before the reply is kept.
 
         Raises:
             ConfigError: a file cannot be written. The old one is there still.
         """
         with self._lock:
+            if kind is not None and not issubclass(kind, Exception):
+                return
             for file, holds_references in _FILES.items():
                 now = {
                     name: record
