@@ -189,3 +189,16 @@ def test_a_server_that_ends_its_rounds_keeps_nothing_of_them() -> None:
         kept.append(len(grid._book.replies))
 
     assert kept == [CLIENTS] * ROUNDS
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
+def test_the_last_evaluation_of_a_run_decides_nothing_in_the_next(strategy: type[FedAvg]) -> None:
+    records: list[RoundRecord] = []
+    measured = app_of(tell=lambda _, number: {"num-examples": 1, "accuracy": 0.1 * number})
+    grid = FedSZGrid(grid_of(measured), on_round=records.append)
+
+    for _ in range(2):
+        strategy().start(grid, record_of(initial()), num_rounds=2)
+
+    decisions = [record.decision for record in records]
+    assert decisions[:2] == decisions[2:]

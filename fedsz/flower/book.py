@@ -34,7 +34,7 @@ limits = logging.getLogger(__name__)  # of each update that was scaled down
 security = logging.getLogger("fedsz.security")  # heard by the user of a command
 
 METRICS: Final = "accuracy", "loss"
-LISTED: Final = 10_000  # updates and failures of many rounds; nobody may ever take them
+LISTED: Final = 10_000  # updates and failures of many rounds; they may never be taken
 LEAST_FRACTION: Final = 0.5  # of an update's energy, where the rest is lost for good
 MOST_RATIO: Final = 2.0  # of a residual to a step: it costs some tenths of a point in ten rounds
 SMALLER: Final = 1.05  # a ratio below is none that a line names
@@ -171,7 +171,6 @@ class RoundBook:
     ) -> None:
         self._on_round = on_round
         self.measured: tuple[float | None, float | None] = None, None
-        self._evaluated = EvaluationMetrics()
         self._of_round = TrafficCounter(grid)
         self._taken = TrafficCounter(grid, LISTED) if logs else self._of_round
         self._counters = {self._of_round, self._taken}
@@ -183,6 +182,7 @@ class RoundBook:
     def begin_run(self, controller: Controller) -> None:
         """Count the rounds of a new run, after the last one of the run before has ended."""
         self.controller, self.decision = controller, Decision(config=controller.base)
+        self._evaluated = EvaluationMetrics()
         self._last, self._ended = time.monotonic(), None
         if controller.decision is not None:
             self.steer(controller.decision)
