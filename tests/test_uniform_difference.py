@@ -196,7 +196,7 @@ def test_a_residual_is_looked_at_as_part_of_its_array(dtype: np.dtype, n: int) -
 
     assert seen[:4] == compared(meant, base)[:4]
     assert seen.deviation == compared(x, base).deviation
-    for energy, side in ((seen.step, x), (seen.meant, meant)):
+    for energy, side in ((seen.step, x), (seen.target, meant)):
         exact = float(np.square(side.astype(np.float64) - base).sum())
         assert math.isclose(energy, exact, rel_tol=1e-5 if dtype == np.float32 else 1e-12)
 

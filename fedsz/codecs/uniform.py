@@ -184,7 +184,7 @@ class Comparison(NamedTuple):
         deviation: the standard deviation of the difference without the residual; 0 unless asked
             for.
         step: the sum of squares of that difference; likewise.
-        meant: that with the residual.
+        target: that with the residual.
     """
 
     low: float
@@ -193,7 +193,7 @@ class Comparison(NamedTuple):
     greatest: float
     deviation: float
     step: float
-    meant: float
+    target: float
 
 
 def compare(

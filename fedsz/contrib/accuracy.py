@@ -2,7 +2,7 @@
 
 The metric is the held-out loss where round 0 has one, since it is smoother than the accuracy. A
 round is compared with the best before it, and the noise of the metric says which differences mean
-something; a round that nobody measured does not count:
+something; a round without a measurement does not count:
 
 - *on track*: better than the best by more than the noise. The bound grows by ``up``.
 - *behind*: worse by more than the noise, with the accuracy below its own best by more than the

@@ -161,7 +161,7 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
     Attributes:
         version: of this record.
         round: from 1; 0 is the model before any training, when nothing has been sent.
-        accuracy: of the averaged model on held-out data, in [0, 1]; None where nobody measured it.
+        accuracy: of the averaged model on held-out data, in [0, 1]; None where it was not measured.
         loss: its mean cross-entropy there, in nats; None where it is not finite, or not measured.
         diverged: whether a metric was measured and is not finite.
         uncounted: why the round does not count, and its model is that of the round before; "" if it

@@ -1,4 +1,4 @@
-"""The numbers of a round, each once: what it is, how people read it, and who is told of it.
+"""The numbers of a round, each once: what it is, how people read it, and who reads it.
 
 The table on the screen, the live page, metrics, trackers and the columns of result files are made
 from `NUMBERS`. A number that is added to `RoundRecord` is a line here.
@@ -26,7 +26,7 @@ class Number(NamedTuple):
     show: Callable[[float], str] = str
 
     def of(self, record: RoundRecord) -> float | None:
-        """Return its value in a round; None if nobody measured it."""
+        """Return its value in a round; None if it was not measured."""
         value = getattr(record, self.name)
         if self.name == "failures":
             return len(value)
@@ -34,7 +34,7 @@ class Number(NamedTuple):
         return None if self.name == "max_error" and not value else value
 
     def text(self, record: RoundRecord) -> str:
-        """Return its value in a round as people read it; "-" if nobody measured it."""
+        """Return its value in a round as people read it; "-" if it was not measured."""
         value = self.of(record)
         return "-" if value is None else self.show(value)
 
@@ -99,5 +99,5 @@ NUMBERS: Final = {number.name: number for number in (
 
 
 def numbers(record: RoundRecord) -> dict[str, float | None]:
-    """Return all numbers of a round by name; None for what nobody measured."""
+    """Return all numbers of a round by name; None for what was not measured."""
     return {name: number.of(record) for name, number in NUMBERS.items()}

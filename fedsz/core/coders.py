@@ -214,7 +214,7 @@ class UpdateCoder(Coder):
         statistics = compare(
             x, base, deviation=by_deviation, energies=True, threads=codec.threads, residual=residual
         )
-        if not math.isfinite(statistics.meant + statistics.step) or (
+        if not math.isfinite(statistics.target + statistics.step) or (
             by_deviation and reference is None
         ):
             return self._encode_decoded(entry, base, reference)
@@ -230,7 +230,7 @@ class UpdateCoder(Coder):
         within = Within(coded.payload, absolute, coded.max_error + rounding)
         part = coder.part(entry, within, VALUES if reference is None else DIFFERENCE)
         lost = coded.left if part else 0.0
-        self.energy += UpdateEnergy(statistics.step, statistics.meant, lost, 1)
+        self.energy += UpdateEnergy(statistics.step, statistics.target, lost, 1)
         if feedback and part:
             feedback.keep(entry.name, rest.x if lost or rest.x.any() else None)
         return part

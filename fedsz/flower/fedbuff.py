@@ -143,8 +143,8 @@ class FedBuff(StreamingFedAvg):
                 return
             replies = list(grid.pull_messages([message_id for message_id, _ in self._out.values()]))
             for reply in replies:
-                _, begun = self._out.pop(reply.metadata.src_node_id)
-                self._staleness = self._models - begun
+                _, first = self._out.pop(reply.metadata.src_node_id)
+                self._staleness = self._models - first
                 yield reply
                 usable += not reply.has_error() and not _refused(reply)
             if replies:
