@@ -25,6 +25,7 @@ from fedsz.flower.differential_privacy import clipping_norm, under_privacy
 from fedsz.flower.records import (
     EVALUATE,
     TRAIN,
+    bytes_of_arrays,
     is_training,
     layout_of,
     passthrough_of,
@@ -294,7 +295,7 @@ class Sender:
         return asked.evaluates and known is not None and known.has_mod is False
 
     def encode(self, opened: Iterable[OpenRequest]) -> list[tuple[Message, int]]:
-        """Return the messages to send and the bytes of their streams; equal ones are one object."""
+        """Return the messages to send and the bytes of their arrays; equal ones are one object."""
         versions: dict[Any, tuple[RecordDict, int]] = {}
         encoded = []
         for asked in opened:
@@ -379,11 +380,11 @@ class Sender:
 
 
 def _encoded(asked: OpenRequest) -> tuple[RecordDict, int]:
-    """Return the content of a message for a client with some models, and its streams' size."""
+    """Return the content of a message for a client with some models, and its arrays' size."""
     content, request = asked.message.content, asked.request
     arrays = compat.records_in(content, ArrayRecord)
     if request is None:
-        return content, asked.raw_bytes
+        return content, bytes_of_arrays(content)
     if asked.plain:
         plain = {
             key: with_passthrough(
@@ -391,7 +392,8 @@ def _encoded(asked: OpenRequest) -> tuple[RecordDict, int]:
             )
             for key, sent in asked.models.items()
         }
-        return replaced(content, plain), asked.raw_bytes
+        found = replaced(content, plain)
+        return found, bytes_of_arrays(found)
     records: dict[str, ArrayRecord] = {}
     base: dict[str, bytes] = {}
     nbytes = 0
@@ -404,7 +406,7 @@ def _encoded(asked: OpenRequest) -> tuple[RecordDict, int]:
         records[key] = sealed(stream, passthrough_of(arrays[key]))
         nbytes += len(stream)
     note = msgspec.structs.replace(request, base=base).encode()
-    found = StreamedRequest(compat.data_of(replaced(content, records, note)))
+    streamed = StreamedRequest(compat.data_of(replaced(content, records, note)))
     tensors = sum(len(sent.reference.arrays) for sent in asked.models.values())
-    found.reply_fields = most_fields_of(tensors + sum(map(len, records.values())))
-    return found, nbytes
+    streamed.reply_fields = most_fields_of(tensors + sum(map(len, records.values())))
+    return streamed, nbytes

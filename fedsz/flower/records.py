@@ -199,9 +199,10 @@ def with_passthrough(record: ArrayRecord, passthrough: Passthrough) -> ArrayReco
     return make_record(dict(items))
 
 
-def plain_bytes(arrays: Iterable[str], record: ArrayRecord) -> int:
-    """Return the size of some of a plain record's Arrays as Flower would send them."""
-    return sum(len(record[name].data) for name in arrays)
+def bytes_of_arrays(content: RecordDict) -> int:
+    """Return the size of a content's Arrays as Flower sends them, with a header each."""
+    records = records_in(content, ArrayRecord).values()
+    return sum(len(array.data) for record in records for array in record.values())
 
 
 def layout_of(record: ArrayRecord) -> Layout:
