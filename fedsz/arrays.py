@@ -268,6 +268,14 @@ def wide(dtype: np.dtype) -> np.dtype:
     return dtype if dtype == DTYPES[1] else DTYPES[0]
 
 
+def sum_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which values of ``dtype`` are added up."""
+    if dtype.kind == "c" or dtype == np.float64:
+        return dtype
+    # Counters reach beyond the 24 bits of a float32; weights of 16 bits need its range.
+    return np.dtype(np.float64 if dtype.kind in "iub" else np.float32)
+
+
 @lru_cache
 def finfo(dtype: np.dtype) -> Any:
     """Return numpy's `finfo`, for bfloat16 too."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from fedsz.arrays import Layout, NDArray, add_scaled, saturate
+from fedsz.arrays import Layout, NDArray, add_scaled, saturate, sum_dtype
 from fedsz.errors import RefusedReply
 from fedsz.flower.records import to_array
 from fedsz.flower.refusal import Refusal
@@ -124,11 +124,3 @@ class Mean:
                 dtype = mean.dtype
             record[name] = to_array(mean, dtype)
         return make_record(record)
-
-
-def sum_dtype(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in which values of ``dtype`` are added up."""
-    if dtype.kind == "c" or dtype == np.float64:
-        return dtype
-    # Counters reach beyond the 24 bits of a float32; weights of 16 bits need its range.
-    return np.dtype(np.float64 if dtype.kind in "iub" else np.float32)

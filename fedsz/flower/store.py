@@ -18,7 +18,7 @@ from fedsz.arrays import NDArray
 from fedsz.core.client import Memory
 from fedsz.core.reference import Reference
 from fedsz.errors import FedszError
-from fedsz.flower.records import fields, to_record, views_of
+from fedsz.flower.records import to_record, views_of
 from fedsz.flower_compat import data_of, make_config, make_content, make_record
 from fedsz.transport.records_file import read_records, write_records
 from fedsz.whole_files import lock_folder
@@ -201,9 +201,9 @@ def _own(record: Record) -> Record:
     return make_record(dict(record)) if isinstance(record, ArrayRecord) else record
 
 
-def _contents(record: ArrayRecord) -> list[tuple[str, tuple[str, tuple[int, ...], str, bytes]]]:
+def _contents(record: ArrayRecord) -> list[tuple[str, str, tuple[int, ...], str, bytes]]:
     """Return all that a record's digest rests on. Bytes that are the same need no look at them."""
-    return [(name, fields(array)) for name, array in record.items()]
+    return [(name, x.dtype, x.shape, x.stype, x.data) for name, x in record.items()]
 
 
 def _arrays(record: ArrayRecord) -> dict[str, NDArray] | None:
