@@ -30,9 +30,10 @@ from fedsz.flower.incoming import OpenedReply
 from fedsz.flower.incoming import Replies as ReplyChecks
 from fedsz.flower.liveness import Backoff, Deadlines, Quorum
 from fedsz.flower.outgoing import OpenRequest, Sender
+from fedsz.flower.polling import NOT_TAKEN
 from fedsz.flower.records import is_round, is_training, round_of
 from fedsz.flower.refusal import BLAMELESS, Refusal, kind_of, reason, reason_of
-from fedsz.flower.requests import NO_REPLY, NOT_TAKEN, Outcome, Requests
+from fedsz.flower.requests import NO_REPLY, Outcome, Requests
 from fedsz.flower.rules import FLEET, NO_LIMIT, Rules, weight_of
 from fedsz.flower.secure_rounds import SecureRounds
 from fedsz.flower.secure_sum import SecureSum

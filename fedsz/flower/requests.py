@@ -26,6 +26,7 @@ from fedsz.flower.book import RoundBook
 from fedsz.flower.liveness import Deadline, Deadlines
 from fedsz.flower.mod import needs_key_frame, received_model
 from fedsz.flower.outgoing import OpenRequest, Sender
+from fedsz.flower.polling import push
 from fedsz.flower.records import note_of
 from fedsz.flower.wrapped_grid import WrappedGrid
 
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 NOT_SENT: Final = "not-sent-"  # what ids begin with of messages that have not gone out
 NO_REPLY: Final = "no reply"
-NOT_TAKEN: Final = "its message was not accepted for delivery"
 
 # Training requests that a node may have open. A server that asks more has given up the first: its
 # reply is never pulled, so nothing else would end the request.
@@ -114,15 +114,10 @@ class Requests:
     def push(self, batch: Sequence[OpenRequest]) -> list[str]:
         """Send requests; return an id for each, or "" for one that the inner Grid did not take."""
         messages = self._encoded(batch)
-        # SuperLink has "" or None for what it does not take, and others leave that out.
-        names: list[str | None] = [name or None for name in self._inner.push_messages(messages)]
-        if len(names) != len(batch):
-            taken = set(names)
-            own = [message.metadata.message_id for message in messages]
-            names = [name if name in taken else None for name in own]
+        ids = push(self._inner, messages)
         with self._lock:
-            for asked, inner_id in zip(batch, names, strict=True):
-                asked.inner_id = inner_id or ""
+            for asked, inner_id in zip(batch, ids, strict=True):
+                asked.inner_id = inner_id
                 asked.message_id = asked.message_id or asked.inner_id
         self.close(asked for asked in batch if not asked.inner_id)
         return [asked.message_id if asked.inner_id else "" for asked in batch]
