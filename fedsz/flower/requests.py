@@ -109,7 +109,10 @@ class Requests:
     def close(self, batch: Iterable[OpenRequest]) -> list[OpenRequest]:
         """Await no reply to these requests any more; return those that have had none."""
         with self._lock:
-            return [asked for asked in batch if self._drop(asked)]
+            missing = [asked for asked in batch if self._drop(asked)]
+            for asked in missing:
+                self._sender.missed(asked)
+        return missing
 
     def push(self, batch: Sequence[OpenRequest]) -> list[str]:
         """Send requests; return an id for each, or "" for one that the inner Grid did not take."""
@@ -218,6 +221,8 @@ class Requests:
                 note = None if failed else note_of(reply.content)
                 said = ReplyNote.decode(note) if note is not None else None
                 self._sender.received(asked, said, failed=failed)
+            else:
+                self._sender.missed(asked)
         return False
 
 

@@ -1,1 +1,1 @@
-"""Softmax regression of digits, padded to any size: see `client_app` and `server_app`."""
+"""Softmax regression, padded to any size: see `client_app` and `server_app`."""

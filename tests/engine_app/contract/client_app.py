@@ -6,10 +6,10 @@ import os
 import time
 
 import numpy as np
-from contract import task
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from contract import task
 from fedsz.flower import FedSZMod
 
 app = ClientApp(mods=[FedSZMod(state_dir=os.environ.get("CONTRACT_STATE_DIR"))])
@@ -25,7 +25,7 @@ def _model(message: Message) -> dict[str, np.ndarray]:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train on this client's digits; one of them may be slow from some round on."""
+    """Train on this client's points; one of them may be slow from some round on."""
     config, model = context.run_config, _model(message)
     part, parts = _part(context)
     x, y = task.data(part, parts)
@@ -35,10 +35,12 @@ def train(message: Message, context: Context) -> Message:
     rng = np.random.default_rng((part, number))
     for batch in np.array_split(rng.permutation(len(y)), max(1, len(y) // 32)):
         error = task.shares(model, x[batch]) - np.eye(10, dtype=np.float32)[y[batch]]
-        model["weight"] = model["weight"] - 0.1 * x[batch].T @ error / len(batch)
-        model["bias"] = model["bias"] - 0.1 * error.mean(0)
+        model["weight"] = model["weight"] - 0.02 * x[batch].T @ error / len(batch)
+        model["bias"] = model["bias"] - 0.02 * error.mean(0)
     if "padding" in model:
-        model["padding"] = model["padding"] + rng.normal(0, 1e-3, len(model["padding"])).astype("f4")
+        model["padding"] = model["padding"] + rng.normal(0, 1e-3, len(model["padding"])).astype(
+            "f4"
+        )
     arrays = ArrayRecord({name: Array(v.astype(np.float32)) for name, v in model.items()})
     metrics = MetricRecord({"num-examples": len(y)})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
@@ -46,7 +48,7 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Return the accuracy on this client's digits."""
+    """Return the accuracy on this client's points."""
     x, y = task.data(*_part(context))
     accuracy = float((task.shares(_model(message), x).argmax(1) == y).mean())
     metrics = MetricRecord({"accuracy": accuracy, "num-examples": len(y)})

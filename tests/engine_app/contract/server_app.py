@@ -1,16 +1,19 @@
-"""The server: rounds, then a query of all clients, and one line of JSON with what happened."""
+"""The server: rounds, then a query of all clients, and a file of JSON with what happened."""
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import time
+from itertools import pairwise
+from pathlib import Path
 
-from contract import task
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from contract import task
 from fedsz.flower import Deadlines, FedSZGrid, StreamingFedAvg
 
 app = ServerApp()
@@ -29,7 +32,7 @@ def run(grid: Grid, config: dict) -> dict:  # type: ignore[type-arg] # Flower's 
         times.append(time.monotonic())
         return MetricRecord({"accuracy": accuracies[-1]})
 
-    def note(record) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    def note(record) -> None:  # type: ignore[no-untyped-def]
         records.append(
             {
                 "replies": record.replies,
@@ -53,17 +56,19 @@ def run(grid: Grid, config: dict) -> dict:  # type: ignore[type-arg] # Flower's 
             options["error_bound"] = "abs:1e-40"
         ours = FedSZGrid(grid, on_round=note, **options)
     strategy = StreamingFedAvg if config["streaming"] else FedAvg
-    strategy(min_available_nodes=config["clients"]).start(
+    strategy(
+        fraction_evaluate=float(config["fraction-evaluate"]), min_available_nodes=config["clients"]
+    ).start(
         ours,
         task.initial(float(config["megabytes"])),
         num_rounds=int(config["rounds"]),
         evaluate_fn=evaluate,
     )
-    asked = [Message(RecordDict(), node, "query") for node in sorted(ours.get_node_ids())]
-    answers = [m.content["answer"]["part"] for m in ours.send_and_receive(asked) if m.has_content()]
+    asked = [Message(RecordDict(), node, "query") for node in nodes if config["queries"]]
+    answers = [reply.content["answer"]["part"] for reply in ours.send_and_receive(asked)]
     return {
         "accuracies": accuracies,
-        "seconds": [after - before for before, after in zip(times[1:], times[2:], strict=False)],
+        "seconds": [after - before for before, after in pairwise(times[1:])],
         "rounds": records,
         "answers": sorted(answers),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
@@ -72,5 +77,5 @@ def run(grid: Grid, config: dict) -> dict:  # type: ignore[type-arg] # Flower's 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run it, and print it."""
-    print("RESULT " + json.dumps(run(grid, dict(context.run_config))), flush=True)
+    """Run it, and write what it came to into a file."""
+    Path(os.environ["CONTRACT_RESULT"]).write_text(json.dumps(run(grid, dict(context.run_config))))

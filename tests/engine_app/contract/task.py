@@ -1,12 +1,11 @@
-"""Digits for softmax regression in numpy, and a model of any size around it."""
+"""Points in clusters for softmax regression, and a model of any size around it."""
 
 from __future__ import annotations
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
-from sklearn.datasets import load_digits
 
-HELD_OUT = 297  # digits, the last ones
+POINTS, DIMENSIONS, CLASSES, HELD_OUT = 1500, 64, 10, 300
 
 
 def shares(model: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
@@ -17,17 +16,23 @@ def shares(model: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
 
 
 def data(part: int, parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return pixels (n, 64) and labels (n,) of a client; of the held-out digits if part is -1."""
-    pixels, labels = load_digits(return_X_y=True)
-    end = len(labels) - HELD_OUT
+    """Return points (n, 64) and classes (n,) of a client; the held-out ones if part is -1."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(CLASSES, DIMENSIONS))
+    labels = rng.integers(CLASSES, size=POINTS)
+    points = centres[labels] + rng.normal(0, 2.0, (POINTS, DIMENSIONS))
+    end = POINTS - HELD_OUT
     mine = slice(end, None) if part < 0 else slice(part, end, parts)
-    return pixels[mine].astype(np.float32) / 16, labels[mine]
+    return points[mine].astype(np.float32), labels[mine]
 
 
 def initial(megabytes: float) -> ArrayRecord:
     """Return the first model, padded to a size in megabytes by a tensor that training moves."""
     rng = np.random.default_rng(0)
-    model = {"weight": np.zeros((64, 10), np.float32), "bias": np.zeros(10, np.float32)}
+    model = {
+        "weight": np.zeros((DIMENSIONS, CLASSES), np.float32),
+        "bias": np.zeros(CLASSES, np.float32),
+    }
     if elements := round(megabytes * 1e6 / 4):
         model["padding"] = rng.normal(size=elements).astype(np.float32)
     return ArrayRecord({name: Array(x) for name, x in model.items()})
