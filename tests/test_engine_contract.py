@@ -29,7 +29,7 @@ from tests.flower_engine import (
     supernodes,
 )
 
-pytestmark = [pytest.mark.repository, pytest.mark.slow]
+pytestmark = [pytest.mark.release, pytest.mark.repository, pytest.mark.slow]
 
 APP = ROOT / "tests" / "engine_app"
 CLIENTS = 3
