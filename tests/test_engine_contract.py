@@ -127,7 +127,6 @@ def test_a_superlink_carries_ten_megabytes(exact: bool, tmp_path: Path) -> None:
 def test_a_superlink_gives_up_a_late_client(tmp_path: Path) -> None:
     """It sleeps for longer than this test may take."""
     late = {
-        "queries": False,
         "late_partition": 2,
         "late_seconds": 10.0 * LONG,
         "deadline_factor": 1.5,
