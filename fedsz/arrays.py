@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import ml_dtypes
 import numpy as np
@@ -138,26 +138,6 @@ def _from_torch(name: str, tensor: torch.Tensor) -> NDArray:
             f"state_dict[{name!r}] has dtype {dtype_name}, which streams do not have"
         ) from None
     return array
-
-
-class Memory(NamedTuple):
-    """New memory for an array, which may be read-only, and the same as flat bytes to be filled."""
-
-    x: NDArray
-    room: NDArray
-
-
-New = Callable[[Sequence[int], np.dtype], Memory]
-
-
-def new_memory(shape: Sequence[int], dtype: np.dtype) -> Memory:
-    """Return memory for an array of that shape and dtype.
-
-    Raises:
-        MemoryError, ValueError: there is not as much.
-    """
-    x = np.empty(math.prod(shape), dtype)
-    return Memory(x.reshape(shape), x.view(np.uint8))
 
 
 def raw(x: NDArray) -> memoryview:

@@ -152,8 +152,9 @@ class MemoryStore:
     def reference(self, key: str) -> Reference | None:
         return self.references.get(key)
 
-    def keep_reference(self, key: str, model: Reference) -> None:
+    def keep_reference(self, key: str, model: Reference) -> Reference:
         self.references[key] = model
+        return model
 
     def memory(self, key: str) -> tuple[Memory, bytes, int]:
         return self.memories.get(key, ({}, b"", 0))

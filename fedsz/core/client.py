@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from fedsz.arrays import LOSSY_DTYPES, NDArray, New, StateDict, as_arrays, cast, new_memory
+from fedsz.arrays import LOSSY_DTYPES, NDArray, StateDict, as_arrays, cast
 from fedsz.core.broadcast import initial_reference
 from fedsz.core.coders import CodecCoder, Coder, UpdateCoder
 from fedsz.core.decode import arrays_of
@@ -45,8 +45,8 @@ class Store(Protocol):
     def reference(self, key: str) -> Reference | None:
         """Return the reference model, if there is one."""
 
-    def keep_reference(self, key: str, model: Reference) -> None:
-        """Keep the reference model."""
+    def keep_reference(self, key: str, model: Reference) -> Reference:
+        """Keep the reference model, and return it as it is kept."""
 
     def memory(self, key: str) -> tuple[Memory, bytes, int]:
         """Return residuals and methods' state, and the run and the round that they are of."""
@@ -87,13 +87,12 @@ class ClientSession:
         self._reports: list[Report] = []
         self._energies: list[UpdateEnergy] = []
 
-    def receive(self, key: str, stream: bytes, new: New = new_memory) -> Reference:
+    def receive(self, key: str, stream: bytes) -> Reference:
         """Return the model that a message has under a key, and keep it if the server says so.
 
         Args:
             key: of the model.
             stream: of a key frame or a delta; b"" if this client is to have the model.
-            new: makes the memory of arrays, where a codec decodes into such.
 
         Raises:
             NeedsKeyFrame: this client lacks the model that the stream starts from.
@@ -112,7 +111,7 @@ class ClientSession:
         if stream or not base:
             reader = Reader(stream, self._limits)
             self._limits = self._limits.less(reader.header.decoded_bytes)
-            model = Reference(arrays_of(reader, before if base else None, new))
+            model = Reference(arrays_of(reader, before if base else None))
         else:
             assert before is not None
             model = before
@@ -120,7 +119,7 @@ class ClientSession:
             if base and model.digest != wanted:
                 raise NeedsKeyFrame(f"{key!r}: the delta leads to another model than the server's")
             require_reference(wanted, model)
-            self._store.keep_reference(key, model)
+            model = self._store.keep_reference(key, model)
         self.models[key] = model
         return model
 

@@ -11,13 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import numpy as np
+
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.spread import energy_between
 from fedsz.codecs.uniform import WIDE, Uniform, compare
 from fedsz.core.feedback import ErrorFeedback
-from fedsz.core.framed import framed
 from fedsz.core.lossless import Entry, encode_lossless
 from fedsz.core.lossy import (
     CodedTensor,
@@ -225,14 +226,14 @@ class UpdateCoder(Coder):
         if not absolute > rounding:
             return self._encode_decoded(entry, base, reference)
         # Without error feedback, too: the energy of what is lost is counted as it is written.
-        origin, rest = None if reference is None else base, framed(x.shape, x.dtype)
-        coded = codec.encode_update(x, origin, absolute - rounding, residual, rest.room)
+        origin, rest = None if reference is None else base, np.empty_like(x)
+        coded = codec.encode_update(x, origin, absolute - rounding, residual, rest)
         within = Within(coded.payload, absolute, coded.max_error + rounding)
         part = coder.part(entry, within, VALUES if reference is None else DIFFERENCE)
         lost = coded.left if part else 0.0
         self.energy += UpdateEnergy(statistics.step, statistics.target, lost, 1)
         if feedback and part:
-            feedback.keep(entry.name, rest.x if lost or rest.x.any() else None)
+            feedback.keep(entry.name, rest if lost or rest.any() else None)
         return part
 
     def _encode_decoded(

@@ -12,10 +12,8 @@ from fedsz import codecs
 from fedsz.arrays import (
     LOSSY_DTYPES,
     NDArray,
-    New,
     StateDict,
     as_tensor,
-    new_memory,
     wide,
 )
 from fedsz.codecs import Codec
@@ -61,18 +59,14 @@ def decompress(
     return arrays if as_numpy else {name: as_tensor(x) for name, x in arrays.items()}
 
 
-def arrays_of(
-    reader: Reader, reference: Reference | None = None, new: New = new_memory
-) -> dict[str, NDArray]:
+def arrays_of(reader: Reader, reference: Reference | None = None) -> dict[str, NDArray]:
     """Return the arrays of a stream by name, in its order; raises as `decode` does."""
-    decoded = dict(decode(reader, reference, new))
+    decoded = dict(decode(reader, reference))
     return {tensor.name: decoded[tensor.name] for tensor in reader.header.tensors}
 
 
-def decode(
-    reader: Reader, reference: Reference | None = None, new: New = new_memory
-) -> Iterator[tuple[str, NDArray]]:
-    """Yield name and array of each tensor of a stream; some of them in ``new`` memory.
+def decode(reader: Reader, reference: Reference | None = None) -> Iterator[tuple[str, NDArray]]:
+    """Yield name and array of each tensor of a stream.
 
     Tensors come in the order of their payloads, which is not that of the state_dict.
 
@@ -82,7 +76,7 @@ def decode(
         CodecUnavailable: a codec's library is not installed here.
     """
     for name, x in unpack(reader, reference):
-        yield name, owned(x, new)
+        yield name, owned(x)
 
 
 def unpack(
@@ -144,17 +138,15 @@ def differences(reader: Reader, names: Container[str]) -> Iterator[tuple[str, ND
                 yield tensor.name, coded.decode()
 
 
-def owned(x: NDArray | CodedTensor, new: New = new_memory) -> NDArray:
-    """Return what `unpack` has yielded as an array, which does not keep the stream alive.
-
-    It can be written to, unless it is in ``new`` memory that cannot.
+def owned(x: NDArray | CodedTensor) -> NDArray:
+    """Return what `unpack` has yielded as a writable array, which does not keep the stream alive.
 
     Raises:
         CorruptStream: a payload is not what the header says.
         CodecUnavailable: a codec's library is not installed here.
     """
     if isinstance(x, CodedTensor):
-        return x.decode(new)
+        return x.decode()
     return x if x.flags.writeable else x.copy()
 
 

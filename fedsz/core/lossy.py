@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from fedsz.arrays import Buffer, NDArray, New, chunks, finfo, new_memory, wide
+from fedsz.arrays import Buffer, NDArray, chunks, finfo, wide
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.base import FLOAT32, Opened, OpenedArray
@@ -203,8 +203,8 @@ class CodedTensor:
         """Whether its codec holds it without a rounding of its own, and so can add it up."""
         return self._coded_dtype in self.codec.dtypes
 
-    def decode(self, new: New = new_memory) -> NDArray:
-        """Return it as an array; in ``new`` memory where its codec decodes it into such.
+    def decode(self) -> NDArray:
+        """Return it as an array.
 
         Raises:
             CorruptStream: the payload is not what the header says.
@@ -213,11 +213,8 @@ class CodedTensor:
         dtype, base = self._coded_dtype, None
         if dtype == self.dtype and dtype in self.codec.dtypes:
             base = self.reference
-        coded = self.payload, self.shape, dtype, base
         with located(self.offset):
-            if isinstance(self.codec, Uniform) and dtype == self.dtype:
-                return self.codec.decode(*coded, new)
-            y = self.codec.decode(*coded)
+            y = self.codec.decode(self.payload, self.shape, dtype, base)
         if self.reference is None or base is not None:
             return narrow(y, self.dtype)
         return moved(self.reference, y)

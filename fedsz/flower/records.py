@@ -20,7 +20,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedsz.arrays import DTYPE_IDS, DTYPE_NAMES, Layout, NDArray, cast, chunks, is_shape, raw
-from fedsz.core.framed import file_of, header_of
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.flower_compat import make_array, make_config, make_content, make_record, records_in
 
@@ -51,20 +50,31 @@ _USUAL_HEADER: Final = 256  # bytes: numpy pads those of up to some ten dimensio
 def to_array(x: NDArray, dtype: np.dtype | None = None) -> Array:
     """Return a Flower Array of ``x``, in ``dtype`` if that is another than its own.
 
-    It takes one copy of the bytes, where Flower's own takes two, and none of what is framed; see
-    `fedsz.framed` and, for other dtypes, `fedsz.arrays.cast`.
+    It takes one copy of the bytes, where Flower's own takes two; for other dtypes see
+    `fedsz.arrays.cast`.
     """
     dtype = x.dtype if dtype is None else dtype
     if dtype == x.dtype:
-        data = file_of(x) or b"".join((header_of(dtype, x.shape), raw(x.reshape(-1))))
+        data = b"".join((_header_of(dtype, x.shape), raw(x.reshape(-1))))
     else:
-        flat, written = x.reshape(-1), io.BytesIO(header_of(dtype, x.shape))
+        flat, written = x.reshape(-1), io.BytesIO(_header_of(dtype, x.shape))
         # It grows in place, and getvalue() hands out its buffer.
         written.seek(0, io.SEEK_END)
         for here in chunks(flat.size):
             written.write(raw(cast(flat[here], dtype)))
         data = written.getvalue()
     return make_array(DTYPE_NAMES[dtype], x.shape, NUMPY, data)
+
+
+# A model's headers are the same in each round, and making one takes as long as coding its tensor.
+@lru_cache(maxsize=_HEADERS)
+def _header_of(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """Return what a numpy file begins with that holds such an array, of version 1."""
+    like, written = np.empty(0, dtype), io.BytesIO()
+    plain = like if dtype.isbuiltin == 1 else like.view(f"V{dtype.itemsize}")
+    about = np.lib.format.header_data_from_array_1_0(plain) | {"shape": shape}
+    np.lib.format.write_array_header_1_0(written, about)
+    return written.getvalue()
 
 
 def to_record(arrays: dict[str, NDArray]) -> ArrayRecord:

@@ -60,11 +60,16 @@ class RecordStore:
         # An Array in it may have been changed.
         return Reference(arrays, digest if contents == _contents(record) else None)
 
-    def keep_reference(self, key: str, model: Reference) -> None:
-        """Do as `Store.keep_reference`."""
+    def keep_reference(self, key: str, model: Reference) -> Reference:
+        """Do as `Store.keep_reference`; the arrays are views of the record."""
         record = to_record(dict(model.arrays))
         record.__dict__[_DIGEST] = model.digest, _contents(record)
         self._put(_REFERENCE + key, record)
+        return Reference(views_of(record), model.digest)
+
+    def reference_record(self, key: str) -> ArrayRecord:
+        """Return the reference model as a record of the caller's own, of the same bytes."""
+        return make_record(dict(self.records[_REFERENCE + key]))
 
     def memory(self, key: str) -> tuple[Memory, bytes, int]:
         """Do as `Store.memory`."""
