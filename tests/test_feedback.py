@@ -191,7 +191,6 @@ def test_what_is_not_finite(dtype: np.dtype, bad: float, side: str) -> None:
     for bound in ("std:2", "1e-2", "step:1"):
         found = check(state, sent, residual, Settings(error_bound=bound))
         assert side == "sent" or "fc.weight" not in found.residuals
-        assert np.isfinite(found.coder.steps["fc.weight"]) == (side == "residual")
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)

@@ -223,11 +223,11 @@ def test_more_than_there_is_sends_the_tensor_as_it_is(text: str, shape: tuple[in
 def test_a_state_of_another_model_is_begun_anew(text: str) -> None:
     ours, theirs = ordinary(3), ordinary(4, 900)
     before = PipelineCoder(parse(text))
-    before.encode(Entry(0, "fc.weight", theirs), None)
+    before.encode(Entry(0, "fc.weight", theirs))
     assert before.state
 
     goes_on, fresh = PipelineCoder(parse(text), earlier=before.state), PipelineCoder(parse(text))
-    payloads = [coder.encode(Entry(0, "fc.weight", ours), None) for coder in (goes_on, fresh)]
+    payloads = [coder.encode(Entry(0, "fc.weight", ours)) for coder in (goes_on, fresh)]
 
     assert payloads[0] == payloads[1]
     assert payloads[0] is not None
@@ -238,7 +238,7 @@ def test_a_tensor_with_nan_forgets_its_state() -> None:
     x[3, 4] = np.nan
     coder = PipelineCoder(parse("dgc>topk"))
 
-    assert coder.encode(Entry(0, "fc.weight", x), None) is None
+    assert coder.encode(Entry(0, "fc.weight", x)) is None
     assert coder.state == {}
 
 

@@ -7,8 +7,7 @@ client keeps from one request to the next: two models, the reference and the res
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Final, Protocol
 
 import numpy as np
@@ -188,14 +187,15 @@ class ClientSession:
         residuals = {name: s.pop(RESIDUAL) for name, s in memory.items() if RESIDUAL in s}
         decay = settings.feedback_decay
         feedback = None if decay is None else ErrorFeedback(residuals, decay**waited)
-        coder = self._coder(arrays, start, residuals, {n: s for n, s in memory.items() if s})
+        moved = energies(arrays, start, settings)
+        self._check_finite(key, arrays, reference, moved)
+        coder = self._coder(moved, {n: s for n, s in memory.items() if s})
         update = UpdateCoder(coder, start, feedback)
         base = reference if settings.sends_differences and not replies_step else None
         stream, report = compress_measured(arrays, settings, base, coder=update)
         log_misfits(
             key, {**(feedback.misfits if feedback else {}), **getattr(coder, "misfits", {})}
         )
-        self._check_finite(key, arrays, reference, update.steps)
         kept = {name: {RESIDUAL: r} for name, r in feedback.residuals.items()} if feedback else {}
         state = coder.state if isinstance(coder, PipelineCoder) else {}
         if settings.keeps_state:
@@ -238,26 +238,16 @@ class ClientSession:
 
     def _coder(
         self,
-        arrays: Mapping[str, NDArray],
-        start: Reference,
-        residuals: Mapping[str, NDArray],
+        moved: Mapping[str, tuple[int, float]],
         earlier: Mapping[str, Mapping[str, NDArray]],
     ) -> Coder:
         """Return what codes an update: the codec of the settings, or their pipeline."""
-        request, settings, pipeline = (
-            self.request,
-            self.request.settings,
-            self.request.settings.pipeline,
-        )
+        request, settings = self.request, self.request.settings
+        pipeline = settings.pipeline
         if pipeline is None:
-            bounds: dict[str, float] = {}
-            if settings.bound.kind == "step":
-                bounds = bounds_of_step(energies(arrays, start, settings), settings)
-                if not bounds and residuals:  # nothing moved: of the residual
-                    zeros = Reference({n: np.zeros_like(r) for n, r in residuals.items()})
-                    bounds = bounds_of_step(energies(residuals, zeros, settings), settings)
-            return CodecCoder(settings, bounds)
-        scales = scales_of_step(energies(arrays, start, settings)) if by_step(pipeline) else {}
+            is_of_step = settings.bound.kind == "step"
+            return CodecCoder(settings, bounds_of_step(moved, settings) if is_of_step else {})
+        scales = scales_of_step(moved) if by_step(pipeline) else {}
         return PipelineCoder(
             pipeline,
             seed=request.seed,
@@ -272,11 +262,14 @@ class ClientSession:
         key: str,
         arrays: Mapping[str, NDArray],
         reference: Reference,
-        steps: Mapping[str, float],
+        moved: Container[str],
     ) -> None:
-        """Raise `DivergedUpdate` for an update that has diverged, and forget its residual."""
+        """Raise `DivergedUpdate` for an update that has diverged, and forget its residual.
+
+        Tensors in ``moved`` have a finite step.
+        """
         for name, before in reference.arrays.items():
-            if name not in arrays or math.isfinite(steps.get(name, math.nan)):
+            if name not in arrays or name in moved:
                 continue
             if not np.isfinite(arrays[name]).all() and np.isfinite(before).all():
                 self._store.keep_memory(key, {}, self.request.run, self.request.round)

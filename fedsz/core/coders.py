@@ -17,18 +17,11 @@ from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
 from fedsz.codecs.spread import energy_between
-from fedsz.codecs.uniform import WIDE, Uniform, compare
+from fedsz.codecs.uniform import WIDE, Comparison, Uniform, compare
 from fedsz.core.feedback import ErrorFeedback
 from fedsz.core.lossless import Entry, encode_lossless
-from fedsz.core.lossy import (
-    CodedTensor,
-    Within,
-    bound_of,
-    compared,
-    encode_difference,
-    encode_within,
-)
-from fedsz.core.reference import Reference, like_in
+from fedsz.core.lossy import CodedTensor, Within, bound_of, compared, encode_lossy
+from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.core.step import UpdateEnergy
 from fedsz.stream import DIFFERENCE, VALUES, Chain, Part
@@ -47,14 +40,14 @@ class Coder(ABC):
         self.max_error = 0.0
 
     @abstractmethod
-    def encode(self, entry: Entry, reference: Reference | None) -> Part | None:
+    def encode(self, entry: Entry) -> Part | None:
         """Return the payload of a tensor; None where it has to stay lossless.
 
-        A tensor that the reference has is coded as the difference from it.
+        A tensor with a base is coded as the difference from it.
         """
 
     @abstractmethod
-    def decode(self, entry: Entry, part: Part, reference: Reference | None) -> NDArray:
+    def decode(self, entry: Entry, part: Part) -> NDArray:
         """Return the tensor as a receiver of its payload decodes it."""
 
     def exact(self, entry: Entry) -> Entry:
@@ -64,11 +57,6 @@ class Coder(ABC):
     def feeds_back(self, entry: Entry) -> bool:  # noqa: ARG002 - of subclasses
         """Say whether error feedback, if there is some, is for this tensor."""
         return True
-
-
-def base_of(entry: Entry, reference: Reference | None) -> NDArray | None:
-    """Return the tensor that an entry may be coded as a difference from, if there is one."""
-    return None if reference is None else like_in(reference.arrays, entry.name, entry.x)
 
 
 def hardly_saves(payload: bytes, x: NDArray) -> bool:
@@ -98,48 +86,39 @@ class CodecCoder(Coder):
             return ErrorBound.abs(self._bounds[name])
         return None if self._bound.kind == "step" else self._settings.bound_of(name)
 
-    def encode(self, entry: Entry, reference: Reference | None) -> Part | None:
+    def encode(self, entry: Entry, bound: ErrorBound | None = None) -> Part | None:
         """Do as `Coder.encode`.
 
         A tensor stays lossless where coding it would hardly save anything, and where its bound
         cannot be kept.
-        """
-        return self.encode_bounded(entry, reference, self.bound(entry.name))
 
-    def encode_bounded(
-        self, entry: Entry, reference: Reference | None, bound: ErrorBound | None
-    ) -> Part | None:
-        """Do as `encode` within another bound."""
+        Args:
+            entry: the tensor.
+            bound: in place of the tensor's own.
+        """
+        bound = bound or self.bound(entry.name)
         if bound is None:
             return None
         if isinstance(self.codec, LosslessCodec):
-            return encode_lossless([entry], self.codec, reference)
-        x, base = entry.x, base_of(entry, reference)
-        within, transform = None, VALUES
-        if base is not None:
-            within, transform = encode_difference(x, base, bound, self.codec), DIFFERENCE
-        # A bound by the deviation of differences is none for values: what did not move would be
-        # lost.
-        if within is None and not (base is not None and bound.kind == "std"):
-            absolute = bound.absolute(x)
-            within = encode_within(x, absolute, self.codec) if absolute else None
-            transform = VALUES
-        return self.part(entry, within, transform)
+            return encode_lossless([entry], self.codec)
+        within = encode_lossy(entry.x, entry.base, bound, self.codec)
+        return None if within is None else self.part(entry, within)
 
-    def part(self, entry: Entry, within: Within | None, transform: int) -> Part | None:
+    def part(self, entry: Entry, within: Within) -> Part | None:
         """Return a payload as a part of the stream; None where it hardly saves anything."""
-        if within is None or hardly_saves(within.payload, entry.x):
+        if hardly_saves(within.payload, entry.x):
             return None
         stated = within.bound if self.codec.keeps_bound else within.max_error
         if stated:
             self.max_error = max(self.max_error, within.max_error / stated)
+        transform = DIFFERENCE if within.is_difference else VALUES
         return Part(self.codec.wire_id, within.payload, stated, (entry.i,), transform)
 
-    def decode(self, entry: Entry, part: Part, reference: Reference | None) -> NDArray:
+    def decode(self, entry: Entry, part: Part) -> NDArray:
         """Do as `Coder.decode`."""
         if part.bound is None:
             return entry.x
-        base = base_of(entry, reference) if part.transform == DIFFERENCE else None
+        base = entry.base if part.transform == DIFFERENCE else None
         return CodedTensor(entry.x.dtype, entry.x.shape, self.codec, part.data, 0, base).decode()
 
 
@@ -158,8 +137,6 @@ class UpdateCoder(Coder):
 
     Attributes:
         energy: how much of the update arrives.
-        steps: by tensor that may be lossy, the sum of squares of its step; not finite where the
-            step is not.
     """
 
     def __init__(self, coder: Coder, start: Reference, feedback: ErrorFeedback | None) -> None:
@@ -167,104 +144,100 @@ class UpdateCoder(Coder):
         self._coder, self._start, self._feedback = coder, start, feedback
         self.chains = coder.chains
         self.energy = UpdateEnergy()
-        self.steps: dict[str, float] = {}
 
-    def encode(self, entry: Entry, reference: Reference | None) -> Part | None:
+    def encode(self, entry: Entry) -> Part | None:
         """Do as `Coder.encode` of the tensor with its residual, and keep the new one."""
-        part = self._encode(entry, reference)
+        start = self._start.like(entry.name, entry.x)
+        if start is None:
+            part = self._coder.encode(entry)
+        elif found := self._within(entry, start):
+            part = self._encode_in_place(entry, *found)
+        else:
+            part = self._encode_decoded(entry, start)
         self.max_error = self._coder.max_error
         return part
-
-    def _encode(self, entry: Entry, reference: Reference | None) -> Part | None:
-        base, coder = base_of(entry, self._start), self._coder
-        if base is None:
-            return coder.encode(entry, reference)
-        if isinstance(coder, CodecCoder) and isinstance(coder.codec, Uniform):
-            bound = coder.bound(entry.name)
-            if entry.x.dtype in WIDE and entry.x.size and bound is not None:
-                return self._encode_in_place(entry, base, bound, coder, coder.codec, reference)
-        return self._encode_decoded(entry, base, reference)
 
     def exact(self, entry: Entry) -> Entry:
         """Return a tensor with its residual: all that the tensor's dtype holds of it arrives."""
         if self._feedback is None or not self._coder.feeds_back(entry):
             return entry
         x = self._feedback.target(entry.name, entry.x)
-        if x is entry.x or x.dtype in WIDE:
-            self._feedback.keep(entry.name, None)
-        else:
-            self._feedback.keep_rest(entry.name, entry.x, x)
+        self._feedback.keep_rest(entry.name, entry.x, x)
         return entry._replace(x=x)
 
-    def decode(self, entry: Entry, part: Part, reference: Reference | None) -> NDArray:
+    def decode(self, entry: Entry, part: Part) -> NDArray:
         """Do as `Coder.decode`."""
-        return self._coder.decode(entry, part, reference)
+        return self._coder.decode(entry, part)
+
+    def _within(self, entry: Entry, start: NDArray) -> tuple[Comparison, float, float] | None:
+        """Return how far a tensor has moved, its absolute bound, and what rounding takes of that.
+
+        None where it cannot be coded without making an array but for its residual.
+        """
+        x, coder, feedback = entry.x, self._coder, self._feedback
+        if not isinstance(coder, CodecCoder) or not isinstance(coder.codec, Uniform):
+            return None
+        bound = coder.bound(entry.name)
+        if bound is None or x.dtype not in WIDE or not x.size:
+            return None
+        by_deviation = bound.kind == "std"
+        statistics = compare(
+            x,
+            start,
+            deviation=by_deviation,
+            energies=True,
+            threads=coder.codec.threads,
+            residual=feedback.of(entry.name, x) if feedback else None,
+        )
+        if not math.isfinite(statistics.target + statistics.step):
+            return None
+        if by_deviation and entry.base is None:
+            return None
+        absolute, rounding = bound_of(statistics, bound, x.dtype)
+        if entry.base is None:
+            rounding = 0.0
+        return (statistics, absolute, rounding) if absolute > rounding else None
 
     def _encode_in_place(
-        self,
-        entry: Entry,
-        base: NDArray,
-        bound: ErrorBound,
-        coder: CodecCoder,
-        codec: Uniform,
-        reference: Reference | None,
+        self, entry: Entry, statistics: Comparison, absolute: float, rounding: float
     ) -> Part | None:
-        """Code a tensor without making an array but for its residual."""
-        x, feedback, by_deviation = entry.x, self._feedback, bound.kind == "std"
+        """Code a tensor as `_within` has found it."""
+        x, coder, feedback = entry.x, self._coder, self._feedback
+        assert isinstance(coder, CodecCoder)
+        assert isinstance(coder.codec, Uniform)
         residual = feedback.of(entry.name, x) if feedback else None
-        statistics = compare(
-            x, base, deviation=by_deviation, energies=True, threads=codec.threads, residual=residual
-        )
-        if not math.isfinite(statistics.target + statistics.step) or (
-            by_deviation and reference is None
-        ):
-            return self._encode_decoded(entry, base, reference)
-        self.steps[entry.name] = statistics.step
-        absolute, rounding = bound_of(statistics, bound, x.dtype)
-        if reference is None:
-            rounding = 0.0
-        if not absolute > rounding:
-            return self._encode_decoded(entry, base, reference)
         # Without error feedback, too: the energy of what is lost is counted as it is written.
-        origin, rest = None if reference is None else base, np.empty_like(x)
-        coded = codec.encode_update(x, origin, absolute - rounding, residual, rest)
-        within = Within(coded.payload, absolute, coded.max_error + rounding)
-        part = coder.part(entry, within, VALUES if reference is None else DIFFERENCE)
+        rest = np.empty_like(x)
+        coded = coder.codec.encode_update(x, entry.base, absolute - rounding, residual, rest)
+        error = coded.max_error + rounding
+        part = coder.part(entry, Within(coded.payload, absolute, error, entry.base is not None))
         lost = coded.left if part else 0.0
         self.energy += UpdateEnergy(statistics.step, statistics.target, lost, 1)
         if feedback and part:
             feedback.keep(entry.name, rest if lost or rest.any() else None)
         return part
 
-    def _encode_decoded(
-        self, entry: Entry, base: NDArray, reference: Reference | None
-    ) -> Part | None:
+    def _encode_decoded(self, entry: Entry, start: NDArray) -> Part | None:
         """Code a tensor, decode it, and compare."""
-        coder = self._coder
+        coder, x = self._coder, entry.x
         feedback = self._feedback if coder.feeds_back(entry) else None
-        target = entry
-        if feedback is not None:
-            target = entry._replace(x=feedback.target(entry.name, entry.x))
+        target = entry._replace(x=feedback.target(entry.name, x)) if feedback else entry
         if isinstance(coder, CodecCoder):
             bound = coder.bound(entry.name)
-            if bound and bound.kind == "std" and reference and entry.x.size:
+            if bound and bound.kind == "std" and entry.base is not None and x.size:
                 # Of the step and the residual, a bound would grow with what it leaves out.
-                statistics = compared(entry.x, base, deviation=True)
-                if own := bound.absolute_of(statistics.deviation):
+                deviation = compared(x, start, deviation=True).deviation
+                if own := bound.absolute_of(deviation):
                     bound = ErrorBound.abs(own)
-            part = coder.encode_bounded(target, reference, bound)
+            part = coder.encode(target, bound)
         else:
-            part = coder.encode(target, reference)
-        decoded = target.x if part is None else coder.decode(target, part, reference)
+            part = coder.encode(target)
+        decoded = target.x if part is None else coder.decode(target, part)
         if feedback and part:
-            feedback.keep_rest(entry.name, entry.x, decoded)
-        self._measure(entry, base, target.x, decoded)
-        return part
-
-    def _measure(self, entry: Entry, base: NDArray, target: NDArray, decoded: NDArray) -> None:
-        """Note how much of a tensor arrives."""
-        step = self.steps[entry.name] = energy_between(entry.x, base)
-        if entry.x.size and math.isfinite(step):
-            lost = 0.0 if decoded is target else energy_between(target, decoded)
-            sent = step if target is entry.x else energy_between(target, base)
+            feedback.keep_rest(entry.name, x, decoded)
+        step = energy_between(x, start)
+        if x.size and math.isfinite(step):
+            lost = 0.0 if decoded is target.x else energy_between(target.x, decoded)
+            sent = step if target.x is x else energy_between(target.x, start)
             self.energy += UpdateEnergy(step, sent, lost, 1)
+        return part

@@ -13,7 +13,7 @@ from fedsz.arrays import DTYPE_IDS, NDArray, StateDict, as_array, as_arrays, req
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.uniform import Uniform
-from fedsz.core.coders import CodecCoder, Coder, base_of, hardly_saves
+from fedsz.core.coders import CodecCoder, Coder, hardly_saves
 from fedsz.core.grid import comes_back
 from fedsz.core.lossless import Entry, encode_lossless
 from fedsz.core.partition import is_lossy
@@ -159,23 +159,23 @@ def compress_measured(
         x = as_array(name, value)
         tensors.append(Tensor(name, DTYPE_IDS[x.dtype], x.shape))
         raw_bytes += x.nbytes
-        entry = Entry(i, name, x)
+        entry = Entry(i, name, x, reference.like(name, x) if reference else None)
         if name in spacings:
-            if point := encode_point(entry, spacings[name], settings.lossy_codec, reference):
+            if point := encode_point(entry, spacings[name], settings.lossy_codec):
                 parts.append(point)
                 continue
         elif is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
-            part = coder.encode(entry, reference)
+            part = coder.encode(entry)
             if part is not None:
                 parts.append(part)
                 lossy += part.bound is not None or part.transform in CHAINED
                 continue
         entry = coder.exact(entry)
         if x.nbytes >= SHARED_BELOW:
-            parts.append(encode_lossless([entry], lossless, reference))
+            parts.append(encode_lossless([entry], lossless))
         else:
             shared.setdefault(x.itemsize, []).append(entry)
-    parts += (encode_lossless(s, lossless, reference) for s in shared.values())
+    parts += (encode_lossless(s, lossless) for s in shared.values())
     differs = any(part.transform != VALUES for part in parts)
     digest = reference.digest if reference and differs else None
     stream = write(tensors, parts, digest, coder.chains)
@@ -183,16 +183,14 @@ def compress_measured(
     return stream, Report(raw_bytes, len(stream), seconds, coder.max_error, len(tensors), lossy)
 
 
-def encode_point(
-    entry: Entry, spacing: float, codec: Codec, reference: Reference | None
-) -> Part | None:
+def encode_point(entry: Entry, spacing: float, codec: Codec) -> Part | None:
     """Code a float32 tensor exactly, in multiples of ``spacing``: its own, or of a difference.
 
     None where that would hardly save anything, or is not exact.
     """
     if not isinstance(codec, Uniform):
         return None
-    x, base = entry.x, base_of(entry, reference)
+    x, base = entry.x, entry.base
     # Both ways: a broadcast is also undone, to find the models before it.
     if base is not None and not (comes_back(x, base) and comes_back(base, x)):
         return None

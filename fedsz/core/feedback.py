@@ -12,12 +12,12 @@ rounds it, by at most 2^-8 of itself in bfloat16 and 2^-11 in float16 (2^-25 whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 
-from fedsz.arrays import NDArray, chunks, wide
+from fedsz.arrays import NDArray, wide
 from fedsz.codecs.base import Residual
 from fedsz.core.lossy import narrow
 
@@ -56,13 +56,8 @@ class ErrorFeedback:
 
     def target(self, name: str, x: NDArray) -> NDArray:
         """Return a tensor with its residual: itself, if it has none."""
-        if self.of(name, x) is None:
-            return x
-        target = np.empty_like(x)
-        out = target.reshape(-1)
-        for here, part in self._sums(name, x):
-            out[here] = narrow(part, x.dtype)
-        return target
+        residual = self.of(name, x)
+        return x if residual is None else narrow(residual.added_to(x), x.dtype)
 
     def keep(self, name: str, residual: NDArray | None) -> None:
         """Keep what this round leaves out of a tensor; None if it leaves out nothing."""
@@ -75,23 +70,13 @@ class ErrorFeedback:
 
         Nothing of a tensor with a NaN or an infinity anywhere: the next round starts afresh for it.
         """
-        if decoded.dtype.kind in "iubc":
+        if decoded is x or decoded.dtype.kind in "iubc":
             return self.keep(name, None)
-        rest = np.empty_like(decoded)
-        sent, out = decoded.reshape(-1), rest.reshape(-1)
-        for here, target in self._sums(name, x):
-            with np.errstate(invalid="ignore", over="ignore"):
-                left = np.subtract(target, sent[here], dtype=wide(decoded.dtype))
-            if not np.isfinite(left).all():
-                return self.keep(name, None)
-            out[here] = narrow(left, decoded.dtype)
+        residual = self.of(name, x)
+        target = x if residual is None else residual.added_to(x)
+        with np.errstate(invalid="ignore", over="ignore"):
+            rest = np.subtract(target, decoded, dtype=wide(decoded.dtype))
+        if not np.isfinite(rest).all():
+            return self.keep(name, None)
+        rest = narrow(rest, decoded.dtype)
         return self.keep(name, rest if rest.any() else None)
-
-    def _sums(self, name: str, x: NDArray) -> Iterator[tuple[slice, NDArray]]:
-        """Yield a tensor's elements with their residual, a chunk at a time."""
-        residual, flat = self.of(name, x), x.reshape(-1)
-        for here in chunks(flat.size):
-            part = flat[here]
-            if residual is not None:
-                part = Residual(residual.x.reshape(-1)[here], residual.weight).added_to(part)
-            yield here, part

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import COMPLEX_DTYPES, Buffer, NDArray, raw
+from fedsz.arrays import COMPLEX_DTYPES, Buffer, NDArray, octets, raw
 from fedsz.codecs import Codec, LosslessCodec, Raw, _stream
 from fedsz.codecs.lossless import Zstd
-from fedsz.core.reference import Reference, like_in
+from fedsz.core.reference import Reference
 from fedsz.errors import CorruptStream
 from fedsz.stream import BITS, Part, Tensor
 
@@ -24,29 +24,34 @@ BITS_CODEC: Final = Zstd(level=1)
 
 
 class Entry(NamedTuple):
-    """A tensor of a state_dict: its place there, its name and its array."""
+    """A tensor of a state_dict to be coded.
+
+    Attributes:
+        i: its position there.
+        name: its name.
+        x: the array.
+        base: that of the reference, of its dtype and shape; None if there is none.
+    """
 
     i: int
     name: str
     x: NDArray
+    base: NDArray | None = None
 
 
-def encode_lossless(
-    entries: Sequence[Entry], codec: LosslessCodec, reference: Reference | None
-) -> Part:
+def encode_lossless(entries: Sequence[Entry], codec: LosslessCodec) -> Part:
     """Code tensors, at least one and of one item size, as one payload.
 
-    As they are by ``codec``, or by `BITS_CODEC` as differences of their bits, where the reference
-    has all of them and ``codec`` is not ``raw``.
+    As they are by ``codec``, or by `BITS_CODEC` as differences of their bits, where all of them
+    have a base and ``codec`` is not ``raw``.
     """
     members, tensors = tuple(t.i for t in entries), [t.x for t in entries]
     data = raw(tensors[0]) if len(tensors) == 1 else memoryview(b"".join(map(raw, tensors)))
     best = Part(codec.wire_id, codec.pack(data, tensors[0].itemsize), None, members)
-    bases = [like_in(reference.arrays, t.name, t.x) for t in entries] if reference else []
-    known = [base for base in bases if base is not None]
+    bases = [t.base for t in entries if t.base is not None]
     real = not any(x.dtype in COMPLEX_DTYPES for x in tensors)
-    if len(known) == len(tensors) and real and not isinstance(codec, Raw):
-        packed = BITS_CODEC.pack(raw(difference_of_bits(tensors, known)), 1)
+    if len(bases) == len(tensors) and real and not isinstance(codec, Raw):
+        packed = BITS_CODEC.pack(raw(difference_of_bits(tensors, bases)), 1)
         if len(packed) < len(best.data):
             best = Part(BITS_CODEC.wire_id, packed, None, members, BITS)
     return best if len(best.data) < len(data) else Part(Raw.wire_id, bytes(data), None, members)
@@ -108,7 +113,7 @@ def difference_of_bits(
     planes = np.empty((width, sum(x.size for x in tensors)), np.uint8)
     flat = planes.reshape(-1)
     for x, base in zip(tensors, bases, strict=True):
-        _stream.bit_difference(_octets(x), _octets(base), width, _is_float(x), flat, first)
+        _stream.bit_difference(octets(x), octets(base), width, _is_float(x), flat, first)
         first += x.size
     return planes
 
@@ -121,14 +126,9 @@ def moved_by_bits(planes: Buffer, bases: Sequence[NDArray]) -> Iterator[NDArray]
     first = 0
     for base in bases:
         y = np.empty(base.shape, base.dtype)
-        _stream.move_bits(planes, first, base.itemsize, _is_float(base), _octets(base), _octets(y))
+        _stream.move_bits(planes, first, base.itemsize, _is_float(base), octets(base), octets(y))
         first += base.size
         yield y
-
-
-def _octets(x: NDArray) -> npt.NDArray[np.uint8]:
-    octets: npt.NDArray[np.uint8] = x.reshape(-1).view(np.uint8)
-    return octets
 
 
 def _is_float(x: NDArray) -> bool:

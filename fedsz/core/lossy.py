@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -38,11 +39,40 @@ OCTAVES: Final = (1e-30, 1e30)  # bounds whose steps `Uniform.encode_multiples` 
 
 
 class Within(NamedTuple):
-    """A payload, the absolute bound that its tensor keeps, and the largest error, in float64."""
+    """A tensor that is coded within a bound.
+
+    Attributes:
+        payload: of the codec.
+        bound: that the tensor keeps, absolute.
+        max_error: the largest error, in float64.
+        is_difference: whether the payload is of the difference from a base.
+    """
 
     payload: bytes
     bound: float
     max_error: float
+    is_difference: bool = False
+
+
+def encode_lossy(
+    x: NDArray, base: NDArray | None, error_bound: ErrorBound, codec: Codec
+) -> Within | None:
+    """Code a tensor as the difference from its base, or as it is; None where neither can be had.
+
+    Args:
+        x: the tensor, of a floating dtype.
+        base: of its dtype and shape; None if there is none.
+        error_bound: of kind ``std`` it is of the difference, where there is a base.
+        codec: a lossy one.
+    """
+    if base is not None:
+        within = encode_difference(x, base, error_bound, codec)
+        # A bound by the deviation of differences is none for values: what did not move would be
+        # lost.
+        if within is not None or error_bound.kind == "std":
+            return within
+    absolute = error_bound.absolute(x)
+    return encode_within(x, absolute, codec) if absolute else None
 
 
 def encode_within(x: NDArray, bound: float, codec: Codec) -> Within | None:
@@ -102,7 +132,7 @@ def encode_difference(
         payload, error = coded.payload, coded.max_error
     if not codec.keeps_bound:  # beyond which roundings are larger
         rounding += half_ulp(_reach(statistics, error + rounding), x.dtype)
-    return Within(payload, bound, error + rounding)
+    return Within(payload, bound, error + rounding, is_difference=True)
 
 
 def bound_of(
@@ -143,7 +173,8 @@ def _encode_half(
         flat[here] = part
     if not error <= bound:
         return None
-    return Within(codec.encode_multiples(multiples, None, step), bound, error)
+    payload = codec.encode_multiples(multiples, None, step)
+    return Within(payload, bound, error, is_difference=True)
 
 
 def _distance(start: NDArray, step: NDArray, wanted: NDArray, dtype: np.dtype) -> NDArray:
@@ -242,17 +273,13 @@ class CodedTensor:
         return self.dtype if self.reference is None else wide(self.dtype)
 
 
-class located:  # noqa: N801 - no generator, which takes as long as to decode a small tensor
-    """Counts the place of a `CorruptStream` from the start of the stream, not of the payload."""
-
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _: object, err: BaseException | None, __: object) -> None:
-        if isinstance(err, CorruptStream):
-            raise type(err)(err.what, offset=self._offset + err.offset) from err
+@contextmanager
+def located(offset: int) -> Iterator[None]:
+    """Count the place of a `CorruptStream` from the start of the stream, not of the payload."""
+    try:
+        yield
+    except CorruptStream as err:
+        raise type(err)(err.what, offset=offset + err.offset) from err
 
 
 def moved(base: NDArray, difference: NDArray) -> NDArray:

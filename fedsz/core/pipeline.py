@@ -11,12 +11,11 @@ from typing import ClassVar
 import numpy as np
 
 from fedsz import methods
-from fedsz.arrays import Buffer, NDArray, chunks, wide
+from fedsz.arrays import Buffer, NDArray, wide
 from fedsz.codecs.base import Opened, OpenedArray
-from fedsz.core.coders import Coder, base_of, hardly_saves
+from fedsz.core.coders import Coder, hardly_saves
 from fedsz.core.lossless import Entry
-from fedsz.core.lossy import moved, narrow, saturated
-from fedsz.core.reference import Reference
+from fedsz.core.lossy import moved, narrow
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream, UnsupportedStream
 from fedsz.methods import Chain, Shared, Sparse, State, TensorSpec, Transform, feedback_of
 from fedsz.methods.base import DTYPES, Decoded, dense, is_finite, is_small
@@ -60,7 +59,7 @@ class PipelineCoder(Coder):
         """What the methods keep for the next round; see `fedsz.methods.state.flat`."""
         return flat({**self._earlier, **self._state})
 
-    def encode(self, entry: Entry, reference: Reference | None) -> Payload | None:
+    def encode(self, entry: Entry) -> Payload | None:
         """Do as `Coder.encode`.
 
         A tensor stays lossless where the pipeline leaves it alone, where it is empty or not finite,
@@ -70,7 +69,7 @@ class PipelineCoder(Coder):
         Raises:
             CodecUnavailable: a codec's library is not installed here.
         """
-        base = base_of(entry, reference)
+        base = entry.base
         x = entry.x.astype(wide(entry.x.dtype), copy=False)
         if base is not None:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -92,9 +91,9 @@ class PipelineCoder(Coder):
         spec = TensorSpec(entry.x.shape, wide(entry.x.dtype), entry.name)
         return feedback_of(self._transform, spec) is not None
 
-    def decode(self, entry: Entry, part: Payload, reference: Reference | None) -> NDArray:
+    def decode(self, entry: Entry, part: Payload) -> NDArray:
         """Do as `Coder.decode`."""
-        base = base_of(entry, reference) if part.transform == CHAIN_DIFFERENCE else None
+        base = entry.base if part.transform == CHAIN_DIFFERENCE else None
         decoder = PipelineDecoder.of(self.chains[part.codec_id], entry.name)
         decoded = decoder.decode(part.data, entry.x.shape, wide(entry.x.dtype))
         return narrow(decoded, entry.x.dtype) if base is None else moved(base, decoded)
@@ -177,20 +176,10 @@ class PipelineDecoder:
             CorruptStream: the payload holds something else.
             CodecUnavailable: a codec's library is not installed here.
         """
-        decoded = self._decoded(payload, shape, dtype)
-        if base is None:
-            y = dense(decoded)
-            return y if y.flags.writeable else y.copy()  # a view of the payload
-        if not isinstance(decoded, Sparse):
-            return moved(base, decoded)
-        y = base.copy()
-        decoded.add(y, 1.0)
-        flat_base, flat_y = base.reshape(-1), y.reshape(-1)
-        for here in chunks(decoded.indices.size):
-            at = decoded.indices[here]
-            if not np.isfinite(flat_y[at]).all():
-                flat_y[at] = saturated(flat_y[at], np.isfinite(flat_base[at]))
-        return y
+        y = dense(self._decoded(payload, shape, dtype))
+        if base is not None:
+            return moved(base, y)
+        return y if y.flags.writeable else y.copy()  # a view of the payload
 
     def open(
         self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: NDArray | None = None

@@ -57,6 +57,10 @@ class Reference:
             hashed.update(raw(x))
         return hashed.digest()
 
+    def like(self, name: str, x: NDArray) -> NDArray | None:
+        """Return its tensor of a name if that has the dtype and shape of ``x``, else None."""
+        return like_in(self.arrays, name, x)
+
     @property
     def nbytes(self) -> int:
         """Size of all arrays, in bytes."""
