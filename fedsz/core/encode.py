@@ -9,12 +9,19 @@ from types import MappingProxyType
 from typing import Final
 
 from fedsz import methods
-from fedsz.arrays import DTYPE_IDS, NDArray, StateDict, as_array, as_arrays, require_state_dict
+from fedsz.arrays import (
+    DTYPE_IDS,
+    NDArray,
+    StateDict,
+    as_array,
+    as_arrays,
+    flat,
+    require_state_dict,
+)
 from fedsz.bounds import ErrorBound
-from fedsz.codecs import Codec
+from fedsz.codecs import Codec, _methods
 from fedsz.codecs.uniform import Uniform
 from fedsz.core.coders import CodecCoder, Coder, hardly_saves
-from fedsz.core.grid import comes_back
 from fedsz.core.lossless import Entry, encode_lossless
 from fedsz.core.partition import is_lossy
 from fedsz.core.pipeline import PipelineCoder
@@ -192,8 +199,10 @@ def encode_point(entry: Entry, spacing: float, codec: Codec) -> Part | None:
         return None
     x, base = entry.x, entry.base
     # Both ways: a broadcast is also undone, to find the models before it.
-    if base is not None and not (comes_back(x, base) and comes_back(base, x)):
-        return None
+    if base is not None:
+        sides = flat(x), flat(base)
+        if not (_methods.comes_back(*sides) and _methods.comes_back(*reversed(sides))):
+            return None
     payload = codec.encode_multiples(x, base, spacing)
     if hardly_saves(payload, x):
         return None

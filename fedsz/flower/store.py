@@ -69,7 +69,9 @@ class RecordStore:
 
     def reference_record(self, key: str) -> ArrayRecord:
         """Return the reference model as a record of the caller's own, of the same bytes."""
-        return make_record(dict(self.records[_REFERENCE + key]))
+        record = self.records[_REFERENCE + key]
+        assert isinstance(record, ArrayRecord)
+        return make_record(dict(record))
 
     def memory(self, key: str) -> tuple[Memory, bytes, int]:
         """Do as `Store.memory`."""
