@@ -18,14 +18,14 @@ import fedsz
 from fedsz.arrays import Layout
 from fedsz.codecs import CODECS
 from fedsz.codecs.spread import energy_between, half_ulp
-from fedsz.core.coders import CodecCoder, UpdateCoder
-from fedsz.core.decode import decode
+from fedsz.core.coders import CodecCoder
+from fedsz.core.decode import arrays_of
 from fedsz.core.encode import compress_measured
-from fedsz.core.feedback import ErrorFeedback
-from fedsz.core.lossy import compared
+from fedsz.core.feedback import UpdateCoder, UpdateEnergy
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
-from fedsz.core.step import UpdateEnergy, bounds_of_step, energies
+from fedsz.core.step import bounds_of_step, energies
+from fedsz.core.tensors import compared
 from fedsz.stream import Reader
 from tests.strategies import bits_of, finite, seeds
 
@@ -68,6 +68,11 @@ def bounds_of(
     return bounds_of_step(steps, settings)
 
 
+def feedback_of(residual: dict[str, Any], weight: float = 1.0) -> UpdateCoder:
+    """Return residuals at work on tensors that something else codes."""
+    return UpdateCoder(CodecCoder(Settings()), Reference({}), residual, weight)
+
+
 def decoded_anew(
     state: dict[str, Any],
     reference: Reference,
@@ -77,7 +82,7 @@ def decoded_anew(
 ) -> tuple[bytes, dict[str, Any], UpdateEnergy]:
     """What `UpdateCoder` finds, by arrays of everything, and by decoding the stream."""
     base = reference if settings.sends_differences else None
-    feedback = ErrorFeedback(residual, settings.decay**2)
+    feedback = feedback_of(residual, settings.decay**2)
     target = {name: feedback.target(name, x) for name, x in state.items()}
     own = dict(bounds)
     if settings.bound.kind == "std" and base:
@@ -86,7 +91,7 @@ def decoded_anew(
             if math.isfinite(seen.deviation) and seen.deviation:
                 own[name] = settings.bound.absolute_of(seen.deviation)
     stream, _ = compress_measured(target, settings, base, bounds=own)
-    decoded = dict(decode(Reader(stream), base))
+    decoded = arrays_of(Reader(stream), base)
     energy = UpdateEnergy()
     for name, x in state.items():
         feedback.keep_rest(name, x, decoded[name])
@@ -102,10 +107,9 @@ def decoded_anew(
 
 
 class Coded(NamedTuple):
-    """What `check` has found: the coder, the residuals after it, and the stream."""
+    """What `check` has found: the coder, and the stream."""
 
     coder: UpdateCoder
-    residuals: dict[str, Any]
     stream: bytes
 
 
@@ -115,10 +119,9 @@ def coded(
     """Code an update that has a residual of two rounds before; return the largest error, too."""
     base = reference if settings.sends_differences else None
     bounds = bounds_of(state, reference, residual, settings)
-    feedback = ErrorFeedback(residual, settings.decay**2)
-    coder = UpdateCoder(CodecCoder(settings, bounds), reference, feedback)
+    coder = UpdateCoder(CodecCoder(settings, bounds), reference, residual, settings.decay**2)
     stream, report = compress_measured(state, settings, base, coder=coder)
-    return Coded(coder, feedback.residuals, stream), report.max_error
+    return Coded(coder, stream), report.max_error
 
 
 def check(
@@ -136,10 +139,13 @@ def check(
     bounds = bounds_of(state, reference, residual, settings)
     expected, left, energy = decoded_anew(state, reference, residual, settings, bounds)
     assert found.stream == expected or not same_bytes
-    assert found.residuals.keys() == left.keys()
+    assert found.coder.residuals.keys() == left.keys()
     for name, x in left.items():
-        assert (found.residuals[name].dtype, found.residuals[name].shape) == (x.dtype, x.shape)
-        assert np.array_equal(bits_of(found.residuals[name]), bits_of(x))
+        assert (found.coder.residuals[name].dtype, found.coder.residuals[name].shape) == (
+            x.dtype,
+            x.shape,
+        )
+        assert np.array_equal(bits_of(found.coder.residuals[name]), bits_of(x))
     assert max_error <= 1
     assert found.coder.energy.tensors == energy.tensors
     for name in ("step", "target", "residual") if measured else ():
@@ -190,7 +196,7 @@ def test_what_is_not_finite(dtype: np.dtype, bad: float, side: str) -> None:
 
     for bound in ("std:2", "1e-2", "step:1"):
         found = check(state, sent, residual, Settings(error_bound=bound))
-        assert side == "sent" or "fc.weight" not in found.residuals
+        assert side == "sent" or "fc.weight" not in found.coder.residuals
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
@@ -241,7 +247,7 @@ def test_a_sum_over_rounds_arrives_but_for_its_residual_and_what_rounding_took(
     owed, rounded, residual = np.zeros(base.shape), 0.0, dict[str, Any]()
     for _ in range(8):
         x = (base + rng.laplace(0, 1e-3, base.shape)).astype(kind)
-        feedback = ErrorFeedback(residual)
+        feedback = feedback_of(residual)
         target = {"fc.weight": feedback.target("fc.weight", x)}
         blob = fedsz.compress(target, bound, reference={"fc.weight": base})
         arrived = fedsz.decompress(blob, reference={"fc.weight": base}, as_numpy=True)
@@ -259,7 +265,7 @@ def test_a_sum_over_rounds_arrives_but_for_its_residual_and_what_rounding_took(
 
 @given(st.floats(0, 1))
 def test_a_residual_is_weighted(weight: float) -> None:
-    feedback = ErrorFeedback({"a.weight": np.ones(5, np.float32)}, weight)
+    feedback = feedback_of({"a.weight": np.ones(5, np.float32)}, weight)
 
     target = feedback.target("a.weight", np.zeros(5, np.float32))
 
@@ -267,14 +273,14 @@ def test_a_residual_is_weighted(weight: float) -> None:
 
 
 def test_a_residual_of_a_tensor_that_is_not_sent_waits_with_its_weight() -> None:
-    feedback = ErrorFeedback({"gone.weight": np.ones(9, np.float32)}, 0.5)
+    feedback = feedback_of({"gone.weight": np.ones(9, np.float32)}, 0.5)
 
     assert feedback.residuals["gone.weight"].tolist() == [0.5] * 9
 
 
 def test_a_residual_that_does_not_fit_is_not_used_and_named() -> None:
     state = {"a.weight": np.ones((2, 3), np.float32), "n": np.array(4), "h": np.ones(2, np.float16)}
-    feedback = ErrorFeedback(
+    feedback = feedback_of(
         {
             "a.weight": np.ones((3, 2), np.float32),  # another shape
             "n": np.array(1.0),  # an integer has no residual

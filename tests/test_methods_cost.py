@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedsz
-from fedsz.core import pipeline
+from fedsz.core import decode
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded
 from fedsz.methods import Shared, TensorSpec, parse, symbols
 from fedsz.methods.base import Kind
@@ -69,9 +69,9 @@ def test_what_no_receiver_would_decode_is_sent_without_loss() -> None:
 def test_each_text_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     texts = ["topk:k=17>ternary", "topk:k=17>qsgd"] * 100
-    pipeline._parsed.cache_clear()
+    decode._parsed.cache_clear()
     monkeypatch.setattr(
-        pipeline.methods, "parse", lambda text, **how: read.append(text) or parse(text, **how)
+        decode.methods, "parse", lambda text, **how: read.append(text) or parse(text, **how)
     )
 
     for _ in range(2):

@@ -10,8 +10,8 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 import fedsz
-from fedsz.core.lossy import CodedTensor
 from fedsz.core.reference import Reference
+from fedsz.core.tensors import CodedTensor
 from fedsz.errors import RefusedReply
 from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
 from fedsz.flower.records import sealed

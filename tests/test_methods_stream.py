@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import fedsz
+from fedsz.core.coders import PipelineCoder
+from fedsz.core.decode import PipelineDecoder
 from fedsz.core.encode import compress_measured
-from fedsz.core.lossless import Entry
-from fedsz.core.pipeline import PipelineCoder, PipelineDecoder
 from fedsz.core.settings import Settings
+from fedsz.core.tensors import Entry
 from fedsz.errors import (
     ConfigError,
     CorruptStream,

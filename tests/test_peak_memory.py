@@ -23,8 +23,8 @@ import pytest
 import fedsz
 from fedsz.arrays import Layout
 from fedsz.codecs import CODECS
+from fedsz.core.coders import PipelineCoder
 from fedsz.core.encode import compress_measured
-from fedsz.core.pipeline import PipelineCoder
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.errors import FedszError

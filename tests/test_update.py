@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 import fedsz
 from fedsz.codecs import CODECS
-from fedsz.core.coders import CodecCoder, UpdateCoder
+from fedsz.core.coders import CodecCoder
 from fedsz.core.decode import unpack
 from fedsz.core.encode import compress_measured
+from fedsz.core.feedback import UpdateCoder
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.core.step import MOST, bounds_of_step, energies

@@ -22,11 +22,11 @@ from fedsz.bounds import ErrorBound
 from fedsz.core.decode import arrays_of, unpack
 from fedsz.core.encode import compress_measured
 from fedsz.core.grid import common_spacings, place, place_initial
-from fedsz.core.lossy import CodedTensor
 from fedsz.core.partition import is_lossy
 from fedsz.core.reference import Reference
 from fedsz.core.settings import DELTA, EXACT, Settings
 from fedsz.core.step import bounds_of_step, energies
+from fedsz.core.tensors import CodedTensor
 from fedsz.stream import Reader
 
 # A model that clients do not have yet goes as finely as 8 bits a weight: clients that start from

@@ -14,14 +14,13 @@ import numpy as np
 
 from fedsz.arrays import LOSSY_DTYPES, NDArray, StateDict, as_arrays, cast
 from fedsz.core.broadcast import initial_reference
-from fedsz.core.coders import CodecCoder, Coder, UpdateCoder
+from fedsz.core.coders import CodecCoder, Coder, PipelineCoder
 from fedsz.core.decode import arrays_of
-from fedsz.core.encode import Report, compress_lossless, compress_measured
-from fedsz.core.feedback import ErrorFeedback
-from fedsz.core.pipeline import PipelineCoder
+from fedsz.core.encode import Report, compress_measured
+from fedsz.core.feedback import UpdateCoder, UpdateEnergy
 from fedsz.core.protocol import ReplyNote, Request
 from fedsz.core.reference import Reference, require_reference, shown
-from fedsz.core.step import UpdateEnergy, bounds_of_step, energies, is_step, scales_of_step
+from fedsz.core.step import bounds_of_step, energies, is_step, scales_of_step
 from fedsz.errors import DivergedUpdate, NeedsKeyFrame
 from fedsz.methods import by_step
 from fedsz.methods.base import is_finite
@@ -153,7 +152,7 @@ class ClientSession:
             DivergedUpdate: a tensor that was finite is not any more.
         """
         if not self.request.trains:
-            stream, report = compress_lossless(trained, self.request.settings)
+            stream, report = compress_measured(trained, self.request.settings.lossless_only)
             self._reports.append(report)
             return stream
         only = next(iter(self.models)) if len(self.models) == 1 else key
@@ -178,30 +177,23 @@ class ClientSession:
         """Code an update with error feedback, if the server asks for it."""
         request, settings = self.request, self.request.settings
         self.is_step |= replies_step
-        start = (
-            Reference({n: np.zeros_like(x) for n, x in arrays.items()})
-            if replies_step
-            else reference
-        )
+        start, base = reference, reference if settings.sends_differences else None
+        if replies_step:
+            start, base = Reference({n: np.zeros_like(x) for n, x in arrays.items()}), None
         memory, waited = self._memory(key)
         residuals = {name: s.pop(RESIDUAL) for name, s in memory.items() if RESIDUAL in s}
-        decay = settings.feedback_decay
-        feedback = None if decay is None else ErrorFeedback(residuals, decay**waited)
         moved = energies(arrays, start, settings)
         self._check_finite(key, arrays, reference, moved)
         coder = self._coder(moved, {n: s for n, s in memory.items() if s})
-        update = UpdateCoder(coder, start, feedback)
-        base = reference if settings.sends_differences and not replies_step else None
+        decay = settings.feedback_decay
+        weight = 1.0 if decay is None else decay**waited
+        update = UpdateCoder(coder, start, None if decay is None else residuals, weight)
         stream, report = compress_measured(arrays, settings, base, coder=update)
-        log_misfits(
-            key, {**(feedback.misfits if feedback else {}), **getattr(coder, "misfits", {})}
+        log_misfits(key, coder.misfits)
+        kept = flat({name: {RESIDUAL: r} for name, r in update.residuals.items()}) | coder.state
+        self._store.keep_memory(
+            key, kept if settings.keeps_state else {}, request.run, request.round
         )
-        kept = {name: {RESIDUAL: r} for name, r in feedback.residuals.items()} if feedback else {}
-        state = coder.state if isinstance(coder, PipelineCoder) else {}
-        if settings.keeps_state:
-            self._store.keep_memory(key, {**flat(kept), **state}, request.run, request.round)
-        else:
-            self._store.keep_memory(key, {}, request.run, request.round)
         self._reports.append(report)
         self._energies.append(update.energy)
         return stream

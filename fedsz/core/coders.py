@@ -1,30 +1,37 @@
 """What codes the tensors of a state_dict that may be lossy: a codec within a bound, or a pipeline.
 
-`UpdateCoder` stands around either on a client: it adds error feedback, and measures how much of an
-update arrives.
+`fedsz.core.feedback` adds error feedback around either.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, wide
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec
-from fedsz.codecs.spread import energy_between
-from fedsz.codecs.uniform import WIDE, Comparison, Uniform, compare
-from fedsz.core.feedback import ErrorFeedback
-from fedsz.core.lossless import Entry, encode_lossless
-from fedsz.core.lossy import CodedTensor, Within, bound_of, compared, encode_lossy
-from fedsz.core.reference import Reference
+from fedsz.core.decode import PipelineDecoder, require_finite
 from fedsz.core.settings import Settings
-from fedsz.core.step import UpdateEnergy
-from fedsz.stream import DIFFERENCE, VALUES, Chain, Part
+from fedsz.core.tensors import (
+    CodedTensor,
+    Entry,
+    Within,
+    encode_lossless,
+    encode_lossy,
+    moved,
+    narrow,
+)
+from fedsz.errors import CodecError, CodecUnavailable, CorruptStream
+from fedsz.methods import Chain, Shared, State, TensorSpec, Transform, feedback_of
+from fedsz.methods.base import is_finite, is_small
+from fedsz.methods.payload import write
+from fedsz.methods.state import by_tensor, flat, misfit
+from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, DIFFERENCE, VALUES, Part
+from fedsz.stream import Chain as ChainRecord
 
 
 class Coder(ABC):
@@ -33,11 +40,18 @@ class Coder(ABC):
     Attributes:
         chains: the pipelines that payloads have been coded by, as the stream's header has them.
         max_error: the largest error so far, as a fraction of its tensor's bound; 0 without bounds.
+        misfits: by tensor, why what earlier rounds have kept of it is not used.
     """
 
     def __init__(self) -> None:
-        self.chains: list[Chain] = []
+        self.chains: list[ChainRecord] = []
         self.max_error = 0.0
+        self.misfits: dict[str, str] = {}
+
+    @property
+    def state(self) -> dict[str, NDArray]:
+        """What is kept for the next round; see `fedsz.methods.state.flat`."""
+        return {}
 
     @abstractmethod
     def encode(self, entry: Entry) -> Part | None:
@@ -122,122 +136,112 @@ class CodecCoder(Coder):
         return CodedTensor(entry.x.dtype, entry.x.shape, self.codec, part.data, 0, base).decode()
 
 
-class UpdateCoder(Coder):
-    """A coder at work on what a client has made of its reference model.
-
-    Of an update by `uniform` in float32 or float64 three passes see all elements: one look, which
-    finds the bound and how far the tensor has moved; the codec's own, which finds its scales; and
-    that which quantises, which writes the residual as well. All other tensors are coded, decoded
-    and compared.
+class PipelineCoder(Coder):
+    """A pipeline at work on one state_dict.
 
     Args:
-        coder: codes tensors.
-        start: the reference model, whether updates are differences from it or not.
-        feedback: adds residuals, and keeps new ones; None without error feedback.
-
-    Attributes:
-        energy: how much of the update arrives.
+        transform: what codes tensors.
+        seed, round, sender: as in `fedsz.methods.Shared`.
+        earlier: the state after an earlier round, as `state` returned it.
+        scales: by tensor, what bounds of kind ``step`` are multiplied with.
     """
 
-    def __init__(self, coder: Coder, start: Reference, feedback: ErrorFeedback | None) -> None:
+    def __init__(
+        self,
+        transform: Transform,
+        *,
+        seed: int = 0,
+        round: int = 0,  # noqa: A002
+        sender: int = 0,
+        earlier: Mapping[str, NDArray] = MappingProxyType({}),
+        scales: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
-        self._coder, self._start, self._feedback = coder, start, feedback
-        self.chains = coder.chains
-        self.energy = UpdateEnergy()
+        self._transform, self._drawn, self._scales = transform, (seed, round, sender), scales
+        self._earlier, self._state = by_tensor(earlier), dict[str, State]()
+
+    @property
+    def state(self) -> dict[str, NDArray]:
+        """Do as `Coder.state`."""
+        return flat({**self._earlier, **self._state})
 
     def encode(self, entry: Entry) -> Part | None:
-        """Do as `Coder.encode` of the tensor with its residual, and keep the new one."""
-        start = self._start.like(entry.name, entry.x)
-        if start is None:
-            part = self._coder.encode(entry)
-        elif found := self._within(entry, start):
-            part = self._encode_in_place(entry, *found)
-        else:
-            part = self._encode_decoded(entry, start)
-        self.max_error = self._coder.max_error
-        return part
+        """Do as `Coder.encode`.
 
-    def exact(self, entry: Entry) -> Entry:
-        """Return a tensor with its residual: all that the tensor's dtype holds of it arrives."""
-        if self._feedback is None or not self._coder.feeds_back(entry):
-            return entry
-        x = self._feedback.target(entry.name, entry.x)
-        self._feedback.keep_rest(entry.name, entry.x, x)
-        return entry._replace(x=x)
+        A tensor stays lossless where the pipeline leaves it alone, where it is empty or not finite,
+        where a method cannot code it or would decode it to what is not finite, and where that
+        would hardly save anything. The state stays as it was then.
+
+        Raises:
+            CodecUnavailable: a codec's library is not installed here.
+        """
+        base = entry.base
+        x = entry.x.astype(wide(entry.x.dtype), copy=False)
+        if base is not None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                x = np.asarray(np.subtract(x, base, dtype=x.dtype))
+        transform = self._transform.of(TensorSpec(x.shape, x.dtype, entry.name))
+        if transform is None or not x.size or not is_finite(x):
+            return None
+        payload, chain = self._coded(x, entry, transform)
+        if payload is None or chain is None:
+            return None
+        record = ChainRecord(str(chain), *self._drawn)
+        if record not in self.chains:
+            self.chains.append(record)
+        kind = CHAIN if base is None else CHAIN_DIFFERENCE
+        return Part(self.chains.index(record), payload, None, (entry.i,), kind)
+
+    def feeds_back(self, entry: Entry) -> bool:
+        """Do as `Coder.feeds_back`."""
+        spec = TensorSpec(entry.x.shape, wide(entry.x.dtype), entry.name)
+        return feedback_of(self._transform, spec) is not None
 
     def decode(self, entry: Entry, part: Part) -> NDArray:
         """Do as `Coder.decode`."""
-        return self._coder.decode(entry, part)
+        base = entry.base if part.transform == CHAIN_DIFFERENCE else None
+        decoder = PipelineDecoder.of(self.chains[part.codec_id], entry.name)
+        decoded = decoder.decode(part.data, entry.x.shape, wide(entry.x.dtype))
+        return narrow(decoded, entry.x.dtype) if base is None else moved(base, decoded)
 
-    def _within(self, entry: Entry, start: NDArray) -> tuple[Comparison, float, float] | None:
-        """Return how far a tensor has moved, its absolute bound, and what rounding takes of that.
+    def _coded(
+        self, x: NDArray, entry: Entry, transform: Transform
+    ) -> tuple[bytes | None, Chain | None]:
+        """Return the payload of a finite ``x`` and the chain that decodes it; keep the state."""
+        spec = TensorSpec(x.shape, x.dtype, entry.name)
+        chain = transform.sent(spec)
+        if chain is None:
+            return None, None
+        shared = Shared(spec, *self._drawn, scale=self._scales.get(entry.name, 0.0))
+        before = self._before(spec, transform)
+        try:
+            chain.require_affordable(spec)
+            with np.errstate(over="ignore", invalid="ignore"):
+                coded, after = transform.encode(x, before, shared)
+                payload = write(chain, coded)
+                # Most methods decode some elements to more than they were.
+                if not all(map(is_small, (x, *before.values()))):
+                    require_finite(chain.decode(coded, shared))
+                    if not all(map(is_finite, after.values())):
+                        raise CodecError(f"nothing finite is left of {spec.name!r} to keep")
+        except CodecUnavailable:
+            raise
+        except (CodecError, CorruptStream):
+            return None, None
+        if hardly_saves(payload, entry.x):
+            return None, None
+        if after:
+            self._state[spec.name] = after
+        return payload, chain
 
-        None where it cannot be coded without making an array but for its residual.
-        """
-        x, coder, feedback = entry.x, self._coder, self._feedback
-        if not isinstance(coder, CodecCoder) or not isinstance(coder.codec, Uniform):
-            return None
-        bound = coder.bound(entry.name)
-        if bound is None or x.dtype not in WIDE or not x.size:
-            return None
-        by_deviation = bound.kind == "std"
-        statistics = compare(
-            x,
-            start,
-            deviation=by_deviation,
-            energies=True,
-            threads=coder.codec.threads,
-            residual=feedback.of(entry.name, x) if feedback else None,
-        )
-        if not math.isfinite(statistics.target + statistics.step):
-            return None
-        if by_deviation and entry.base is None:
-            return None
-        absolute, rounding = bound_of(statistics, bound, x.dtype)
-        if entry.base is None:
-            rounding = 0.0
-        return (statistics, absolute, rounding) if absolute > rounding else None
-
-    def _encode_in_place(
-        self, entry: Entry, statistics: Comparison, absolute: float, rounding: float
-    ) -> Part | None:
-        """Code a tensor as `_within` has found it."""
-        x, coder, feedback = entry.x, self._coder, self._feedback
-        assert isinstance(coder, CodecCoder)
-        assert isinstance(coder.codec, Uniform)
-        residual = feedback.of(entry.name, x) if feedback else None
-        # Without error feedback, too: the energy of what is lost is counted as it is written.
-        rest = np.empty_like(x)
-        coded = coder.codec.encode_update(x, entry.base, absolute - rounding, residual, rest)
-        error = coded.max_error + rounding
-        part = coder.part(entry, Within(coded.payload, absolute, error, entry.base is not None))
-        lost = coded.left if part else 0.0
-        self.energy += UpdateEnergy(statistics.step, statistics.target, lost, 1)
-        if feedback and part:
-            feedback.keep(entry.name, rest if lost or rest.any() else None)
-        return part
-
-    def _encode_decoded(self, entry: Entry, start: NDArray) -> Part | None:
-        """Code a tensor, decode it, and compare."""
-        coder, x = self._coder, entry.x
-        feedback = self._feedback if coder.feeds_back(entry) else None
-        target = entry._replace(x=feedback.target(entry.name, x)) if feedback else entry
-        if isinstance(coder, CodecCoder):
-            bound = coder.bound(entry.name)
-            if bound and bound.kind == "std" and entry.base is not None and x.size:
-                # Of the step and the residual, a bound would grow with what it leaves out.
-                deviation = compared(x, start, deviation=True).deviation
-                if own := bound.absolute_of(deviation):
-                    bound = ErrorBound.abs(own)
-            part = coder.encode(target, bound)
-        else:
-            part = coder.encode(target)
-        decoded = target.x if part is None else coder.decode(target, part)
-        if feedback and part:
-            feedback.keep_rest(entry.name, x, decoded)
-        step = energy_between(x, start)
-        if x.size and math.isfinite(step):
-            lost = 0.0 if decoded is target.x else energy_between(target.x, decoded)
-            sent = step if target.x is x else energy_between(target.x, start)
-            self.energy += UpdateEnergy(step, sent, lost, 1)
-        return part
+    def _before(self, spec: TensorSpec, transform: Transform) -> State:
+        """Return the earlier state of a tensor, if it fits, or the state to begin with."""
+        first = transform.init(spec)
+        earlier = self._earlier.pop(spec.name, None)
+        if earlier is None:
+            return first
+        if why := misfit(earlier, first):
+            self.misfits[spec.name] = why
+            return first
+        self._state[spec.name] = earlier
+        return earlier

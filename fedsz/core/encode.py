@@ -11,7 +11,6 @@ from typing import Final
 from fedsz import methods
 from fedsz.arrays import (
     DTYPE_IDS,
-    NDArray,
     StateDict,
     as_array,
     as_arrays,
@@ -21,13 +20,12 @@ from fedsz.arrays import (
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, _methods
 from fedsz.codecs.uniform import Uniform
-from fedsz.core.coders import CodecCoder, Coder, hardly_saves
-from fedsz.core.lossless import Entry, encode_lossless
+from fedsz.core.coders import CodecCoder, Coder, PipelineCoder, hardly_saves
 from fedsz.core.partition import is_lossy
-from fedsz.core.pipeline import PipelineCoder
 from fedsz.core.reference import Reference
 from fedsz.core.settings import DEFAULT, Settings
 from fedsz.core.step import bounds_of_step, energies
+from fedsz.core.tensors import Entry, encode_lossless
 from fedsz.errors import ConfigError
 from fedsz.methods import Transform, keeps_state
 from fedsz.stream import CHAINED, DIFFERENCE, VALUES, Part, Tensor, write
@@ -208,8 +206,3 @@ def encode_point(entry: Entry, spacing: float, codec: Codec) -> Part | None:
         return None
     transform = VALUES if base is None else DIFFERENCE
     return Part(codec.wire_id, payload, spacing / 2, (entry.i,), transform)
-
-
-def compress_lossless(arrays: Mapping[str, NDArray], settings: Settings) -> tuple[bytes, Report]:
-    """Return arrays as a stream without any error, and what it took."""
-    return compress_measured(arrays, settings.lossless_only)

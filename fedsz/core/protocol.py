@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 import msgspec
 
 from fedsz.core.encode import Report
+from fedsz.core.feedback import UpdateEnergy
 from fedsz.core.settings import Settings
-from fedsz.core.step import UpdateEnergy
 from fedsz.errors import ConfigError
 
 # The most that a client may say of a number; a larger one counts as that.

@@ -1,4 +1,4 @@
-"""How far a state_dict is from its reference, by tensor and as a whole, and the bounds by that.
+"""How far a state_dict is from its reference, and the bounds by that.
 
 With s_t the step of tensor t (its difference from the reference), n_t its elements and RMS the root
 mean square, a bound of kind ``step`` is for tensor t
@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
-
-import numpy as np
 
 from fedsz.arrays import LOSSY_DTYPES, NDArray
 from fedsz.codecs.spread import energy as energy_of
 from fedsz.codecs.spread import energy_between
 from fedsz.core.partition import is_lossy
-from fedsz.core.reference import Reference, like_in
+from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 
 MOST: Final = 4.0  # root mean squares of its own step that bound a tensor
@@ -39,7 +36,7 @@ def energies(
     """
     found = {}
     for name, x in state.items():
-        base = like_in(reference.arrays, name, x)
+        base = reference.like(name, x)
         if base is None or not x.size:
             continue
         if is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
@@ -77,67 +74,10 @@ def scales_of_step(energies: Mapping[str, tuple[int, float]]) -> dict[str, float
     return {name: min(whole, MOST * rms) if rms else whole for name, rms in own.items()}
 
 
-@dataclass(frozen=True)
-class UpdateEnergy:
-    """How much of an update arrives, in sums of squares over all tensors that may be lossy.
-
-    Attributes:
-        step: of the difference between the trained model and the reference model.
-        target: of that with the residual of earlier rounds.
-        residual: of the part of the target that the receiver lacks.
-        tensors: how many these are.
-    """
-
-    step: float = 0.0
-    target: float = 0.0
-    residual: float = 0.0
-    tensors: int = 0
-
-    def __add__(self, other: UpdateEnergy) -> UpdateEnergy:
-        """Return that of two updates together."""
-        return UpdateEnergy(
-            self.step + other.step,
-            self.target + other.target,
-            self.residual + other.residual,
-            self.tensors + other.tensors,
-        )
-
-    @property
-    def fraction(self) -> float:
-        """The fraction of the update's energy that arrives, 1 - |v - v'|^2 / |v|^2."""
-        return 1.0 - self.residual / self.target if self.target else 1.0
-
-    @property
-    def residual_ratio(self) -> float:
-        """The norm of the residual over that of the step, |v - v'| / |s|."""
-        return math.sqrt(self.residual / self.step) if self.step else 0.0
-
-
 def root_mean_square(energies: Mapping[str, tuple[int, float]]) -> float:
     """Return that of all elements together; 0 where there are none."""
     count = sum(n for n, _ in energies.values())
     return math.sqrt(sum(energy for _, energy in energies.values()) / count) if count else 0.0
-
-
-def step_spread(
-    before: Mapping[str, NDArray], after: Mapping[str, NDArray], *, rule: str, threshold: int
-) -> dict[str, tuple[int, float]]:
-    """Return elements and standard deviation of the step that each lossy tensor takes.
-
-    Tensors that are not in both, in one shape, or whose step is not finite are left out. ``rule``
-    and ``threshold`` say which are lossy, see `fedsz.core.partition.is_lossy`.
-    """
-    found = {}
-    for name, x in after.items():
-        base = before.get(name)
-        if base is None or base.shape != x.shape:
-            continue
-        if is_lossy(name, x, rule=rule, threshold=threshold):
-            with np.errstate(over="ignore", invalid="ignore"):
-                deviation = float(np.std(x.astype(np.float64) - base))
-            if math.isfinite(deviation):
-                found[name] = x.size, deviation
-    return found
 
 
 def is_step(trained: Mapping[str, NDArray], reference: Reference) -> bool:
@@ -149,7 +89,7 @@ def is_step(trained: Mapping[str, NDArray], reference: Reference) -> bool:
     """
     size = distance = 0.0
     for name, x in trained.items():
-        start = like_in(reference.arrays, name, x)
+        start = reference.like(name, x)
         if start is not None and x.dtype in LOSSY_DTYPES:
             some, of_start = (y.reshape(-1)[:LOOK] for y in (x, start))
             size += energy_of(some)

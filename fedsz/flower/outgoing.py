@@ -17,10 +17,10 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.codecs import Raw
 from fedsz.control.record import Decision
 from fedsz.core.broadcast import Broadcast, BroadcastState
-from fedsz.core.lossless import BITS_CODEC
 from fedsz.core.protocol import ReplyNote, Request
 from fedsz.core.reference import Reference
 from fedsz.core.settings import EXACT, LEAST_BYTES, Settings
+from fedsz.core.tensors import BITS_CODEC
 from fedsz.flower.differential_privacy import clipping_norm, under_privacy
 from fedsz.flower.records import (
     EVALUATE,

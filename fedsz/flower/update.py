@@ -32,8 +32,8 @@ from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.codecs.spread import energy
 from fedsz.core.clipping import MARGIN, scaled_step
 from fedsz.core.decode import owned, unpack
-from fedsz.core.lossy import CodedTensor, moved
 from fedsz.core.reference import Reference, like_in, require_reference
+from fedsz.core.tensors import CodedTensor, moved
 from fedsz.errors import FedszError, RefusedReply
 from fedsz.flower.records import (
     from_array,

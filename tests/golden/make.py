@@ -24,8 +24,8 @@ from fedsz.arrays import DTYPE_IDS, DTYPES
 from fedsz.codecs import CODECS
 from fedsz.codecs.base import Codec
 from fedsz.codecs.uniform import Uniform
+from fedsz.core.coders import PipelineCoder
 from fedsz.core.encode import compress_measured
-from fedsz.core.pipeline import PipelineCoder
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.stream import Part, Tensor, write
