@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedsz
-from fedsz.arrays import Layout
 from fedsz.codecs import CODECS
 from fedsz.codecs.spread import energy_between, half_ulp
 from fedsz.core.coders import CodecCoder
@@ -291,12 +290,3 @@ def test_a_residual_that_does_not_fit_is_not_used_and_named() -> None:
     assert all(feedback.target(name, x) is x for name, x in state.items())
     assert feedback.misfits["h"] == "float64 (2,), and the tensor is float16 (2,)"
     assert feedback.misfits.keys() == state.keys()
-
-
-def test_a_reference_is_compared_without_any_array() -> None:
-    state = {"a.weight": np.ones((2, 3), np.float32)}
-    fits, other = Layout.of(state), Layout.of({"a.weight": np.ones((2, 3), np.float16)})
-
-    assert Reference(state).fits(fits)
-    assert not Reference(state).fits(other)
-    assert not Reference({}).fits(fits)

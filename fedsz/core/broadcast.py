@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from fedsz.arrays import Layout, NDArray, octets
+from fedsz.arrays import NDArray, octets
 from fedsz.bounds import ErrorBound
 from fedsz.core.decode import arrays_of, unpack
 from fedsz.core.encode import compress_measured
@@ -116,7 +116,7 @@ class Broadcast:
             return self.reference
         self._settings, self._streams = _lossless(settings), {}
         before = self.reference if not (exact or self.exact) else None
-        if before is not None and not before.fits(Layout.of(own.arrays)):
+        if before is not None and any(before.like(*item) is None for item in model.items()):
             before = None
         if exact:
             self._units, self._deltas, self.reference = {}, [], own

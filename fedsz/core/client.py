@@ -271,13 +271,19 @@ class ClientSession:
 
     def note(self) -> ReplyNote:
         """Return what goes beside the streams of the reply."""
+        reports, energies = self._reports, self._energies  # some records have nothing to compare
+        total = sum(energies, UpdateEnergy())
         feeds_back = self.request.trains and self.request.settings.feedback_decay is not None
-        return ReplyNote.of(
-            self._reports,
-            self._energies,
-            feeds_back=feeds_back,
+        return ReplyNote(
             is_step=self.is_step,
-            had=self._had,
+            had=dict(self._had),
+            encode_seconds=sum(report.seconds for report in reports),
+            max_error=max((report.max_error for report in reports), default=0.0),
+            tensors=sum(report.tensors for report in reports),
+            lossy=sum(report.lossy for report in reports),
+            energy_fraction=max(total.fraction, 0.0) if energies else None,
+            residual_ratio=total.residual_ratio if energies and feeds_back else None,
+            moved=float(total.step > 0) if total.tensors else None,
         )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsz.arrays import NDArray, wide
 from fedsz.bounds import ErrorBound
-from fedsz.codecs import Codec, LosslessCodec
+from fedsz.codecs import Codec, LosslessCodec, of_wire_id
 from fedsz.core.decode import PipelineDecoder, require_finite
 from fedsz.core.settings import Settings
 from fedsz.core.tensors import (
@@ -22,15 +22,13 @@ from fedsz.core.tensors import (
     Within,
     encode_lossless,
     encode_lossy,
-    moved,
-    narrow,
 )
 from fedsz.errors import CodecError, CodecUnavailable, CorruptStream
 from fedsz.methods import Chain, Shared, State, TensorSpec, Transform, feedback_of
 from fedsz.methods.base import is_finite, is_small
 from fedsz.methods.payload import write
 from fedsz.methods.state import by_tensor, flat, misfit
-from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, DIFFERENCE, VALUES, Part
+from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, CHAINED, DIFFERENCE, VALUES, Part
 from fedsz.stream import Chain as ChainRecord
 
 
@@ -60,9 +58,17 @@ class Coder(ABC):
         A tensor with a base is coded as the difference from it.
         """
 
-    @abstractmethod
     def decode(self, entry: Entry, part: Part) -> NDArray:
         """Return the tensor as a receiver of its payload decodes it."""
+        codec: Codec | PipelineDecoder
+        if part.transform in CHAINED:
+            codec = PipelineDecoder.of(self.chains[part.codec_id], entry.name)
+        elif part.bound is None:
+            return entry.x
+        else:
+            codec = of_wire_id(part.codec_id)
+        base = entry.base if part.transform in (DIFFERENCE, CHAIN_DIFFERENCE) else None
+        return CodedTensor(entry.x.dtype, entry.x.shape, codec, part.data, 0, base).decode()
 
     def exact(self, entry: Entry) -> Entry:
         """Return what is to be sent of a tensor that stays lossless: the tensor."""
@@ -128,13 +134,6 @@ class CodecCoder(Coder):
         transform = DIFFERENCE if within.is_difference else VALUES
         return Part(self.codec.wire_id, within.payload, stated, (entry.i,), transform)
 
-    def decode(self, entry: Entry, part: Part) -> NDArray:
-        """Do as `Coder.decode`."""
-        if part.bound is None:
-            return entry.x
-        base = entry.base if part.transform == DIFFERENCE else None
-        return CodedTensor(entry.x.dtype, entry.x.shape, self.codec, part.data, 0, base).decode()
-
 
 class PipelineCoder(Coder):
     """A pipeline at work on one state_dict.
@@ -196,13 +195,6 @@ class PipelineCoder(Coder):
         """Do as `Coder.feeds_back`."""
         spec = TensorSpec(entry.x.shape, wide(entry.x.dtype), entry.name)
         return feedback_of(self._transform, spec) is not None
-
-    def decode(self, entry: Entry, part: Part) -> NDArray:
-        """Do as `Coder.decode`."""
-        base = entry.base if part.transform == CHAIN_DIFFERENCE else None
-        decoder = PipelineDecoder.of(self.chains[part.codec_id], entry.name)
-        decoded = decoder.decode(part.data, entry.x.shape, wide(entry.x.dtype))
-        return narrow(decoded, entry.x.dtype) if base is None else moved(base, decoded)
 
     def _coded(
         self, x: NDArray, entry: Entry, transform: Transform

@@ -115,18 +115,13 @@ def compress(
         if base is None:
             raise ConfigError(f"error bound {config.error_bound} is of a step: pass its reference=")
         bounds = bounds_of_step(energies(as_arrays(state), base, config), config)
-    coder = None if chain is None else PipelineCoder(_stateless(chain), seed=seed)
-    return compress_measured(state, config, base, bounds=bounds, coder=coder)[0]
-
-
-def _stateless(chain: str | Transform) -> Transform:
-    """Return a chain that nothing has to be kept of, or raise `ConfigError`."""
     transform = methods.parse(chain) if isinstance(chain, str) else chain
-    if keeps_state(transform):
+    if transform is not None and keeps_state(transform):
         raise ConfigError(
             f"{transform} keeps state from round to round, and compress() keeps none: FedSZMod does"
         )
-    return transform
+    coder = None if transform is None else PipelineCoder(transform, seed=seed)
+    return compress_measured(state, config, base, bounds=bounds, coder=coder)[0]
 
 
 def compress_measured(

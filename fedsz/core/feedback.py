@@ -122,10 +122,6 @@ class UpdateCoder(Coder):
         self.keep_rest(entry.name, entry.x, x)
         return entry._replace(x=x)
 
-    def decode(self, entry: Entry, part: Part) -> NDArray:
-        """Do as `Coder.decode`."""
-        return self._coder.decode(entry, part)
-
     def feeds_back(self, entry: Entry) -> bool:
         """Do as `Coder.feeds_back`."""
         return self._feeds_back and self._coder.feeds_back(entry)
@@ -226,7 +222,7 @@ class UpdateCoder(Coder):
             part = coder.encode(target, bound)
         else:
             part = coder.encode(target)
-        decoded = target.x if part is None else coder.decode(target, part)
+        decoded = target.x if part is None else self.decode(target, part)
         if feeds_back and part:
             self.keep_rest(entry.name, x, decoded)
         step = energy_between(x, start)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
-from fedsz.arrays import DTYPE_NAMES, Layout, NDArray, StateDict, as_arrays, raw, require_state_dict
+from fedsz.arrays import DTYPE_NAMES, NDArray, StateDict, as_arrays, raw, require_state_dict
 from fedsz.codecs import _stream
 from fedsz.errors import ReferenceMismatch
 
@@ -65,14 +65,6 @@ class Reference:
     def nbytes(self) -> int:
         """Size of all arrays, in bytes."""
         return sum(x.nbytes for x in self.arrays.values())
-
-    def fits(self, layout: Layout) -> bool:
-        """Say whether it has all tensors of a layout, in the same dtypes and shapes."""
-        return all(
-            name in self.arrays
-            and (self.arrays[name].shape, self.arrays[name].dtype) == (shape, layout.dtypes[name])
-            for name, shape in layout.shapes.items()
-        )
 
 
 def like_in(arrays: Mapping[str, NDArray], name: str, like: NDArray) -> NDArray | None:

@@ -69,11 +69,6 @@ def _read(name: str, text: str) -> Any:
     return _READERS[name](text)
 
 
-def codec_text(text: str) -> str:
-    """Return a codec with its settings in its one form, or raise `ConfigError`."""
-    return str(_read("codec", text))
-
-
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How updates and models are compressed.
 
