@@ -277,21 +277,6 @@ def test_what_was_kept_and_does_not_fit_is_an_error_in_the_log(
     assert any(why in line for line in errors), errors
 
 
-@pytest.mark.parametrize("way", ["another run", "the same round", "a later round"])
-def test_a_residual_of_another_past_than_the_servers_is_not_used(way: str) -> None:
-    """A server that goes on from a checkpoint has lost the rounds after it."""
-    client, anew = Client("feedback>topk:k=5%"), Client("feedback>topk:k=5%")
-    for _ in range(3):
-        client.train()
-    if way == "another run":
-        client.run = anew.run = b"\1" * 16
-    else:
-        client.round = {"the same round": 2, "a later round": 1}[way]
-    anew.round = client.round
-
-    assert client.train()[0] == anew.train()[0]
-
-
 @pytest.mark.parametrize("change", ["array", "bytes", "dtype", "name"])
 def test_a_kept_model_that_has_changed_is_not_taken_for_the_servers(change: str) -> None:
     x = np.ones(2000, np.float32)

@@ -47,7 +47,7 @@ class Tensors:
     """Measurements of lossy tensors, by name; neither mapping is ever changed.
 
     Attributes:
-        spreads: elements and standard deviation of the step, in the last round that has the tensor.
+        spreads: elements and root mean square of the step, in the last round that has the tensor.
         sensitivities: the last `RECENT` of each.
     """
 

@@ -170,7 +170,7 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
         train_seconds: the clients' time to train, added up, as they report it.
         test_seconds: the server's time to test the averaged model.
         decision: how this round was sent; None in round 0.
-        spread: by lossy tensor, its elements and the standard deviation of this round's averaged
+        spread: by lossy tensor, its elements and the root mean square of this round's averaged
             update; empty unless the policy asks for it.
         sensitivity: by lossy tensor, the rise of the held-out loss, in nats, over the mean squared
             error of its elements, as `fedsz.training.sensitivity` measures it; likewise.

@@ -62,6 +62,7 @@ class BroadcastState(msgspec.Struct, frozen=True):
         initial: of a first model that clients may have from the start, or b"".
         units: by tensor on the grid, the spacing that all its points are multiples of.
         deltas: that led to the reference model, the newest last.
+        key_frame: the stream that the reference model began with, if no delta led to it; else b"".
     """
 
     digest: bytes
@@ -69,6 +70,7 @@ class BroadcastState(msgspec.Struct, frozen=True):
     initial: bytes
     units: dict[str, float]
     deltas: list[Delta]
+    key_frame: bytes
 
 
 class Broadcast:
@@ -266,8 +268,9 @@ class Broadcast:
         """Return the state, the reference model and the server's model; None of an exact one."""
         if self.exact or self.reference is None:
             return None
+        began = b"" if self._deltas else self._streams.get(b"", b"")
         state = BroadcastState(
-            self.reference.digest, self._published, self.initial, self._units, self._deltas
+            self.reference.digest, self._published, self.initial, self._units, self._deltas, began
         )
         return state, self.reference.arrays, self._model
 
@@ -282,7 +285,8 @@ class Broadcast:
         self.reference = Reference(reference, state.digest)
         self._model, self._published, self.initial = model, state.published, state.initial
         self._units, self._deltas = dict(state.units), list(state.deltas)
-        self._streams, self._settings = {}, _lossless(settings)
+        self._streams = {b"": state.key_frame} if state.key_frame else {}
+        self._settings = _lossless(settings)
 
 
 def _lossless(settings: Settings) -> Settings:
