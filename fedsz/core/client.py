@@ -24,7 +24,7 @@ from fedsz.core.step import bounds_of_step, energies, is_step, scales_of_step
 from fedsz.errors import DivergedUpdate, NeedsKeyFrame
 from fedsz.methods import by_step
 from fedsz.methods.base import is_finite
-from fedsz.methods.state import by_tensor, flat
+from fedsz.methods.state import flat, tensor_of
 from fedsz.stream import Limits, Reader
 
 logger = logging.getLogger(__name__)
@@ -101,18 +101,14 @@ class ClientSession:
         before = self._store.reference(key)
         if before is not None:
             self._had[key] = before.digest
-        if wanted and before is not None and before.digest == wanted:
+        if before is not None and before.digest == wanted:
             self.models[key] = before
             return before
-        if base:
-            before = self._starting_from(key, base, before)
-        if stream or not base:
+        model = start = self._starting_from(key, base, before) if base else None
+        if stream or model is None:
             reader = Reader(stream, self._limits)
             self._limits = self._limits.less(reader.header.decoded_bytes)
-            model = Reference(arrays_of(reader, before if base else None))
-        else:
-            assert before is not None
-            model = before
+            model = Reference(arrays_of(reader, start))
         if wanted:
             if base and model.digest != wanted:
                 raise NeedsKeyFrame(f"{key!r}: the delta leads to another model than the server's")
@@ -151,20 +147,18 @@ class ClientSession:
         Raises:
             DivergedUpdate: a tensor that was finite is not any more.
         """
-        if not self.request.trains:
-            stream, report = compress_measured(trained, self.request.settings.lossless_only)
-            self._reports.append(report)
-            return stream
-        only = next(iter(self.models)) if len(self.models) == 1 else key
-        reference = self.models.get(key) or self.models.get(only)
-        if reference is None:
-            stream, report = compress_measured(trained, self.request.settings.without_reference)
-            self._reports.append(report)
-            return stream
-        arrays = _in_dtypes_of(reference, trained)
-        return self._coded(
-            key, arrays, reference, replies_step=known_step or is_step(arrays, reference)
-        )
+        request, models, settings = self.request, self.models, self.request.settings
+        reference = models.get(key)
+        if reference is None and len(models) == 1:
+            (reference,) = models.values()
+        if request.trains and reference is not None:
+            arrays = _in_dtypes_of(reference, trained)
+            replies_step = known_step or is_step(arrays, reference)
+            return self._coded(key, arrays, reference, replies_step=replies_step)
+        plain = settings.without_reference if request.trains else settings.lossless_only
+        stream, report = compress_measured(trained, plain)
+        self._reports.append(report)
+        return stream
 
     def _coded(
         self,
@@ -180,11 +174,10 @@ class ClientSession:
         start, base = reference, reference if settings.sends_differences else None
         if replies_step:
             start, base = Reference({n: np.zeros_like(x) for n, x in arrays.items()}), None
-        memory, waited = self._memory(key)
-        residuals = {name: s.pop(RESIDUAL) for name, s in memory.items() if RESIDUAL in s}
+        residuals, earlier, waited = self._memory(key)
         moved = energies(arrays, start, settings)
         self._check_finite(key, arrays, reference, moved)
-        coder = self._coder(moved, {n: s for n, s in memory.items() if s})
+        coder = self._coder(moved, earlier)
         decay = settings.feedback_decay
         weight = 1.0 if decay is None else decay**waited
         update = UpdateCoder(coder, start, None if decay is None else residuals, weight)
@@ -205,8 +198,8 @@ class ClientSession:
         """
         memory, run, of_round = self._store.memory(key)
         if (run, of_round) == (self.request.run, self.request.round):
-            return {n: s[BEFORE] for n, s in by_tensor(memory).items() if BEFORE in s}
-        return {n: s[RESIDUAL] for n, s in self._memory(key)[0].items() if RESIDUAL in s}
+            return _by_tensor(memory, BEFORE)
+        return self._memory(key)[0]
 
     def keep_residuals(self, key: str, residuals: Mapping[str, NDArray]) -> None:
         """Keep the residual of this round, by tensor, beside that of earlier rounds."""
@@ -214,24 +207,25 @@ class ClientSession:
         memory |= flat({name: {BEFORE: r} for name, r in self.residuals(key).items()})
         self._store.keep_memory(key, memory, self.request.run, self.request.round)
 
-    def _memory(self, key: str) -> tuple[dict[str, dict[str, NDArray]], int]:
-        """Return the state of each tensor, and the rounds that it has waited, at least 1.
+    def _memory(self, key: str) -> tuple[dict[str, NDArray], Memory, int]:
+        """Return residuals by tensor, the state of methods, and the rounds since, at least 1.
 
-        A residual of another run, or of this round or a later one, is of another past than the
+        What is of another run, or of this round or a later one, is of another past than the
         server's: nothing is returned.
         """
         memory, run, of_round = self._store.memory(key)
         if run != self.request.run or of_round >= self.request.round:
-            return {}, 1
+            return {}, {}, 1
         finite = {name: x for name, x in memory.items() if is_finite(x)}
         log_misfits(key, dict.fromkeys(memory.keys() - finite.keys(), "not finite"))
-        states = {name: dict(state) for name, state in by_tensor(finite).items()}
-        return states, self.request.round - of_round
+        residuals = _by_tensor(finite, RESIDUAL)
+        state = {n: x for n, x in finite.items() if not n.startswith(f"{RESIDUAL}/")}
+        return residuals, state, self.request.round - of_round
 
     def _coder(
         self,
         moved: Mapping[str, tuple[int, float]],
-        earlier: Mapping[str, Mapping[str, NDArray]],
+        earlier: Memory,
     ) -> Coder:
         """Return what codes an update: the codec of the settings, or their pipeline."""
         request, settings = self.request, self.request.settings
@@ -245,7 +239,7 @@ class ClientSession:
             seed=request.seed,
             round=request.round,
             sender=self._sender,
-            earlier=flat(earlier),
+            earlier=earlier,
             scales=scales,
         )
 
@@ -285,6 +279,11 @@ class ClientSession:
             residual_ratio=total.residual_ratio if energies and feeds_back else None,
             moved=float(total.step > 0) if total.tensors else None,
         )
+
+
+def _by_tensor(memory: Memory, path: str) -> dict[str, NDArray]:
+    """Return the arrays of a memory that have one path, by tensor."""
+    return {tensor_of(name): x for name, x in memory.items() if name.startswith(f"{path}/")}
 
 
 def _in_dtypes_of(reference: Reference, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
