@@ -220,7 +220,7 @@ def compare(
     return Comparison(*_uniform.compare(octets(x), octets(base), *how, added, weight))
 
 
-class refusing_corrupt:  # noqa: N801 - no generator, which takes as long as a small tensor
+class refusing_corrupt:  # noqa: N801 - no generator, as `fedsz.core.tensors.located`
     """Translates the native module's exception into `CorruptStream`."""
 
     def __enter__(self) -> None: ...

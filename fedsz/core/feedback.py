@@ -142,7 +142,10 @@ class UpdateCoder(Coder):
         target = x if residual is None else residual.added_to(x)
         with np.errstate(invalid="ignore", over="ignore"):
             rest = np.subtract(target, decoded, dtype=wide(decoded.dtype))
-        return self._keep(name, narrow(rest, decoded.dtype) if np.isfinite(rest).all() else None)
+        if not np.isfinite(rest).all():
+            return self._keep(name, None)
+        rest = narrow(rest, decoded.dtype)
+        return self._keep(name, rest if rest.any() else None)
 
     def _residual(self, name: str, x: NDArray) -> Residual | None:
         """Return what is to be added to a tensor, if anything."""
@@ -157,7 +160,7 @@ class UpdateCoder(Coder):
     def _keep(self, name: str, residual: NDArray | None) -> None:
         """Keep what this round leaves out of a tensor; None if it leaves out nothing."""
         self.residuals.pop(name, None)
-        if residual is not None and residual.any():
+        if residual is not None:
             self.residuals[name] = residual
 
     def _within(self, entry: Entry, start: NDArray) -> tuple[Comparison, float, float] | None:
@@ -204,7 +207,7 @@ class UpdateCoder(Coder):
         lost = coded.left if part else 0.0
         self.energy += UpdateEnergy(statistics.step, statistics.target, lost, 1)
         if self._feeds_back and part:
-            self._keep(entry.name, rest)
+            self._keep(entry.name, rest if lost or rest.any() else None)
         return part
 
     def _encode_decoded(self, entry: Entry, start: NDArray) -> Part | None:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -299,13 +298,17 @@ class CodedTensor:
         return self.dtype if self.reference is None else wide(self.dtype)
 
 
-@contextmanager
-def located(offset: int) -> Iterator[None]:
-    """Count the place of a `CorruptStream` from the start of the stream, not of the payload."""
-    try:
-        yield
-    except CorruptStream as err:
-        raise type(err)(err.what, offset=offset + err.offset) from err
+class located:  # noqa: N801 - no generator, which takes as long as to decode a small tensor
+    """Counts the place of a `CorruptStream` from the start of the stream, not of the payload."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, err: BaseException | None, __: object) -> None:
+        if isinstance(err, CorruptStream):
+            raise type(err)(err.what, offset=self._offset + err.offset) from err
 
 
 def moved(base: NDArray, difference: NDArray) -> NDArray:
