@@ -140,23 +140,22 @@ class ClientSession:
 
         Args:
             key: as the reply calls its arrays.
-            trained: the app's arrays. Those of a reply that does not train are sent without loss.
-                Floats are sent in the dtypes of the reference model.
+            trained: the app's arrays. Those of a reply that does not train, or that no model was
+                received for, are sent without loss. Floats are sent in the dtypes of the
+                reference model.
             known_step: whether they are known to be a step; else their values tell.
 
         Raises:
             DivergedUpdate: a tensor that was finite is not any more.
         """
-        request, models, settings = self.request, self.models, self.request.settings
-        reference = models.get(key)
-        if reference is None and len(models) == 1:
-            (reference,) = models.values()
-        if request.trains and reference is not None:
+        reference = self.models.get(key)
+        if reference is None and len(self.models) == 1:
+            (reference,) = self.models.values()
+        if self.request.trains and reference is not None:
             arrays = _in_dtypes_of(reference, trained)
             replies_step = known_step or is_step(arrays, reference)
             return self._coded(key, arrays, reference, replies_step=replies_step)
-        plain = settings.without_reference if request.trains else settings.lossless_only
-        stream, report = compress_measured(trained, plain)
+        stream, report = compress_measured(trained, self.request.settings.lossless_only)
         self._reports.append(report)
         return stream
 

@@ -205,14 +205,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return feeds_back or (self.pipeline is not None and keeps_state(self.pipeline))
 
     @property
-    def without_reference(self) -> Settings:
-        """The same for a reply to a message that had no model: a bound of its own, or none."""
-        stays = self.bound.kind in ("rel", "abs") and self.pipeline is None
-        return self.replace(update=WEIGHTS) if stays else self.lossless_only
-
-    @property
     def lossless_only(self) -> Settings:
-        """The same without any error: for replies that do not train."""
+        """The same without any error: for replies that do not train, or have no reference."""
         return self.replace(
             update=WEIGHTS, error_bound=_DEFAULTS["error_bound"], codec=self.lossless
         )
