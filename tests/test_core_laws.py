@@ -21,9 +21,8 @@ from fedsz.core.encode import compress
 from fedsz.core.grid import initial_spacing
 from fedsz.core.partition import is_lossy
 from fedsz.core.protocol import ReplyNote, Request
-from fedsz.core.reference import Reference
+from fedsz.core.reference import Reference, bounds_of_step, energies
 from fedsz.core.settings import EXACT, Settings
-from fedsz.core.step import bounds_of_step, energies
 from fedsz.errors import DivergedUpdate, NeedsKeyFrame
 from fedsz.stream import CHAIN_DIFFERENCE, DIFFERENCE, Reader
 from tests.strategies import FLOATS, bits_of, finite, moved, seeds, ugly_model, ugly_tensor

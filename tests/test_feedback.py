@@ -20,9 +20,8 @@ from fedsz.core.coders import CodecCoder
 from fedsz.core.decode import arrays_of
 from fedsz.core.encode import compress_measured
 from fedsz.core.feedback import UpdateCoder, UpdateEnergy
-from fedsz.core.reference import Reference
+from fedsz.core.reference import Reference, bounds_of_step, energies
 from fedsz.core.settings import Settings
-from fedsz.core.step import bounds_of_step, energies
 from fedsz.core.tensors import compared
 from fedsz.stream import Reader
 from tests.strategies import bits_of, finite

@@ -10,8 +10,7 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.core.client import RESIDUAL
-from fedsz.core.reference import Reference
-from fedsz.core.step import is_step
+from fedsz.core.reference import Reference, is_step
 from fedsz.flower import FedSZGrid, LocalGrid
 from fedsz.flower.store import RecordStore
 from fedsz.methods.state import by_tensor

@@ -19,9 +19,8 @@ from fedsz.core.coders import CodecCoder
 from fedsz.core.decode import unpack
 from fedsz.core.encode import compress_measured
 from fedsz.core.feedback import UpdateCoder
-from fedsz.core.reference import Reference
+from fedsz.core.reference import MOST, Reference, bounds_of_step, energies
 from fedsz.core.settings import Settings
-from fedsz.core.step import MOST, bounds_of_step, energies
 from fedsz.errors import ConfigError, ReferenceMismatch
 from fedsz.stream import Reader
 from fedsz.stream.format import DIFFERENCES

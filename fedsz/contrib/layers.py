@@ -24,8 +24,8 @@ from fedsz.bounds import ErrorBound
 from fedsz.contrib.quantiser_rate import HIGHEST, LOWEST, bounds_of_slope, rate
 from fedsz.control.policy import SENSITIVITY, SPREAD, NextRound, Policy, changed
 from fedsz.control.record import Decision, RoundRecord
+from fedsz.core.reference import MOST, root_mean_square
 from fedsz.core.settings import DELTA, DELTA_EF
-from fedsz.core.step import MOST, root_mean_square
 from fedsz.errors import ConfigError
 from fedsz.spec_strings import Choice, setting
 

@@ -23,9 +23,8 @@ from fedsz.core.decode import arrays_of, unpack
 from fedsz.core.encode import compress_measured
 from fedsz.core.grid import common_spacings, place, place_initial
 from fedsz.core.partition import is_lossy
-from fedsz.core.reference import Reference
+from fedsz.core.reference import Reference, bounds_of_step, energies
 from fedsz.core.settings import DELTA, EXACT, Settings
-from fedsz.core.step import bounds_of_step, energies
 from fedsz.core.tensors import CodedTensor
 from fedsz.stream import Reader
 

@@ -19,8 +19,15 @@ from fedsz.core.decode import arrays_of
 from fedsz.core.encode import Report, compress_measured
 from fedsz.core.feedback import UpdateCoder, UpdateEnergy
 from fedsz.core.protocol import ReplyNote, Request
-from fedsz.core.reference import Reference, require_reference, shown
-from fedsz.core.step import bounds_of_step, energies, is_step, scales_of_step
+from fedsz.core.reference import (
+    Reference,
+    bounds_of_step,
+    energies,
+    is_step,
+    require_reference,
+    scales_of_step,
+    shown,
+)
 from fedsz.errors import DivergedUpdate, NeedsKeyFrame
 from fedsz.methods import by_step
 from fedsz.methods.base import is_finite

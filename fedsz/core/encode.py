@@ -22,9 +22,8 @@ from fedsz.codecs import Codec, _methods
 from fedsz.codecs.uniform import Uniform
 from fedsz.core.coders import CodecCoder, Coder, PipelineCoder, hardly_saves
 from fedsz.core.partition import is_lossy
-from fedsz.core.reference import Reference
+from fedsz.core.reference import Reference, bounds_of_step, energies
 from fedsz.core.settings import DEFAULT, Settings
-from fedsz.core.step import bounds_of_step, energies
 from fedsz.core.tensors import Entry, encode_lossless
 from fedsz.errors import ConfigError
 from fedsz.methods import Transform, keeps_state

@@ -15,9 +15,8 @@ from fedsz.arrays import NDArray
 from fedsz.control.controller import Controller
 from fedsz.control.policy import SENSITIVITY, SPREAD
 from fedsz.control.record import RoundRecord
-from fedsz.core.reference import Reference
+from fedsz.core.reference import Reference, energies
 from fedsz.core.settings import DELTA_EF
-from fedsz.core.step import energies
 from fedsz.errors import ConfigError
 from fedsz.flower.fedbuff import MOST_AHEAD, FedBuff
 from fedsz.flower.grid import FedSZGrid
