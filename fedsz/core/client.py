@@ -189,10 +189,11 @@ class ClientSession:
         update = UpdateCoder(coder, start, None if decay is None else residuals, weight)
         stream, report = compress_measured(arrays, settings, base, coder=update)
         log_misfits(key, coder.misfits)
-        kept = flat({name: {RESIDUAL: r} for name, r in update.residuals.items()}) | coder.state
-        self._store.keep_memory(
-            key, kept if settings.keeps_state else {}, request.run, request.round
-        )
+        memory: Memory = {}
+        if settings.keeps_state:
+            of_feedback = {name: {RESIDUAL: r} for name, r in update.residuals.items()}
+            memory = flat(of_feedback) | coder.state
+        self._store.keep_memory(key, memory, request.run, request.round)
         self._reports.append(report)
         self._energies.append(update.energy)
         return stream

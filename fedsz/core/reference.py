@@ -156,9 +156,9 @@ def bounds_of_step(
 
 def scales_of_step(energies: Mapping[str, tuple[int, float]]) -> dict[str, float]:
     """Return what a bound of kind ``step`` is multiplied with, by tensor: min(S, 4 RMS(s_t))."""
-    whole = root_mean_square(energies)
+    common = root_mean_square(energies)
     own = {name: math.sqrt(energy / count) for name, (count, energy) in energies.items()}
-    return {name: min(whole, MOST * rms) if rms else whole for name, rms in own.items()}
+    return {name: min(common, MOST * rms) if rms else common for name, rms in own.items()}
 
 
 def root_mean_square(energies: Mapping[str, tuple[int, float]]) -> float:

@@ -192,8 +192,8 @@ def _encode_half(
         difference = wanted - start
         with np.errstate(over="ignore"):  # what is beyond all multiples is not kept
             part = np.rint(difference / np.float32(step)) * np.float32(step)
-        kept = _distance(start, part, wanted, x.dtype) <= bound
-        np.copyto(part, difference, where=~kept)  # a tie of the last rounding
+        is_within = _distance(start, part, wanted, x.dtype) <= bound
+        np.copyto(part, difference, where=~is_within)  # a tie of the last rounding
         error = max(error, float(_distance(start, part, wanted, x.dtype).max()))
         flat[here] = part
     if not error <= bound:
@@ -317,10 +317,10 @@ def moved(base: NDArray, difference: NDArray) -> NDArray:
     start, step, out = base.reshape(-1), difference.reshape(-1), y.reshape(-1)
     for here in chunks(y.size):
         with np.errstate(over="ignore", invalid="ignore"):
-            whole = np.add(start[here], step[here], dtype=wide(base.dtype))
-        if not np.isfinite(whole).all():
-            whole = saturated(whole, np.isfinite(start[here]) & np.isfinite(step[here]))
-        out[here] = narrow(whole, base.dtype)
+            total = np.add(start[here], step[here], dtype=wide(base.dtype))
+        if not np.isfinite(total).all():
+            total = saturated(total, np.isfinite(start[here]) & np.isfinite(step[here]))
+        out[here] = narrow(total, base.dtype)
     return y
 
 

@@ -228,8 +228,8 @@ def _received(message: Message, session: ClientSession, store: Store) -> dict[st
     for key, record in compat.records_in(message.content, ArrayRecord).items():
         if is_sealed(record):
             model = session.receive(key, stream_of(record))
-            kept = key in session.request.reference
-            own = store.reference_record(key) if kept else to_record(dict(model.arrays))
+            is_stored = key in session.request.reference
+            own = store.reference_record(key) if is_stored else to_record(dict(model.arrays))
             plain[key] = with_passthrough(own, passthrough_of(record))
     return plain
 

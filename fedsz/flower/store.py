@@ -107,8 +107,8 @@ class RecordStore:
         about, start = self.records.get(_ANSWERED + form), f"{_REPLY}{form}."
         if not isinstance(about, ConfigRecord) or about.get("request") != request:
             return None
-        kept = {name: record for name, record in self.records.items() if name.startswith(start)}
-        return make_content({name.removeprefix(start): _own(r) for name, r in kept.items()})
+        reply = {name: r for name, r in self.records.items() if name.startswith(start)}
+        return make_content({name.removeprefix(start): _own(r) for name, r in reply.items()})
 
     def keep_reply(self, request: bytes, reply: RecordDict | None, form: str) -> None:
         """Keep the reply to a request, over that to another one; None forgets it."""
