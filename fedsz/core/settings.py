@@ -199,10 +199,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def keeps_state(self) -> bool:
         """Whether clients keep a residual, or the state of a method, for the next round."""
+        if self.pipeline is None:
+            return self.update == DELTA_EF
         from fedsz.methods import keeps_state
 
-        feeds_back = self.feedback_decay is not None
-        return feeds_back or (self.pipeline is not None and keeps_state(self.pipeline))
+        return keeps_state(self.pipeline)
 
     @property
     def lossless_only(self) -> Settings:
