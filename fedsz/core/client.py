@@ -29,7 +29,7 @@ from fedsz.core.reference import (
     shown,
 )
 from fedsz.errors import DivergedUpdate, NeedsKeyFrame
-from fedsz.methods import by_step
+from fedsz.methods import Transform, by_step
 from fedsz.methods.base import is_finite
 from fedsz.methods.state import flat, tensor_of
 from fedsz.stream import Limits, Reader
@@ -181,9 +181,11 @@ class ClientSession:
         if replies_step:
             start, base = Reference({n: np.zeros_like(x) for n, x in arrays.items()}), None
         residuals, earlier, waited = self._memory(key)
-        moved = energies(arrays, start, settings)
+        pipeline = settings.pipeline
+        is_by_step = by_step(pipeline) if pipeline else settings.bound.kind == "step"
+        moved = energies(arrays, start, settings) if is_by_step else {}
         self._check_finite(key, arrays, reference, moved)
-        coder = self._coder(moved, earlier)
+        coder = self._coder(pipeline, moved, earlier)
         decay = settings.feedback_decay
         weight = 1.0 if decay is None else decay**waited
         update = UpdateCoder(coder, start, None if decay is None else residuals, weight)
@@ -231,23 +233,21 @@ class ClientSession:
 
     def _coder(
         self,
+        pipeline: Transform | None,
         moved: Mapping[str, tuple[int, float]],
         earlier: Memory,
     ) -> Coder:
         """Return what codes an update: the codec of the settings, or their pipeline."""
-        request, settings = self.request, self.request.settings
-        pipeline = settings.pipeline
+        request = self.request
         if pipeline is None:
-            is_of_step = settings.bound.kind == "step"
-            return CodecCoder(settings, bounds_of_step(moved, settings) if is_of_step else {})
-        scales = scales_of_step(moved) if by_step(pipeline) else {}
+            return CodecCoder(request.settings, bounds_of_step(moved, request.settings))
         return PipelineCoder(
             pipeline,
             seed=request.seed,
             round=request.round,
             sender=self._sender,
             earlier=earlier,
-            scales=scales,
+            scales=scales_of_step(moved),
         )
 
     def _check_finite(
@@ -264,7 +264,7 @@ class ClientSession:
         for name, before in reference.arrays.items():
             if name not in arrays or name in moved:
                 continue
-            if not np.isfinite(arrays[name]).all() and np.isfinite(before).all():
+            if not is_finite(arrays[name]) and is_finite(before):
                 self._store.keep_memory(key, {}, self.request.run, self.request.round)
                 raise DivergedUpdate(
                     f"training made NaN or infinities of {name!r}; nothing is sent"
