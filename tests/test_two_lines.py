@@ -20,9 +20,9 @@ from fedsz.core.protocol import Request
 from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg, compressed
-from fedsz.flower.book import RoundLog
 from fedsz.flower.liveness import PATIENCE
 from fedsz.flower.records import STYPE, note_of
+from fedsz.flower.round_statistics import RoundLog
 from fedsz.flower.rules import Rules
 from tests.federation import (
     CLIENTS,

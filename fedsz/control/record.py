@@ -8,12 +8,14 @@ it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from statistics import median_high, median_low
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
+from fedsz.core.protocol import ReplyNote
 from fedsz.core.settings import Settings
 
 VERSION: Final = 1  # of the JSON line and of the sweep's table
@@ -50,6 +52,8 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
         residual_ratio: the norm of its residual over the norm of its step, as the client reports;
             None without error feedback.
         moved: whether training changed any tensor that may be lossy, as the client reports.
+        tensors, lossy: how many its update has, and how many of them were lossy; likewise.
+        max_error: its largest error as a share of its bound; likewise.
         weight: of its update in the average, after the limit of one client's share; 0 if the
             update has no weight.
         digest: SHA-256 of what it sent, in hexadecimal. The clients of a round stand in the order
@@ -68,11 +72,28 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     energy_fraction: float | None = None
     residual_ratio: float | None = None
     moved: bool = True
+    tensors: int = 0
+    lossy: int = 0
+    max_error: float = 0.0
     weight: float = 0.0
     digest: str = ""
     scale: float = 1.0
     staleness: int = 0
     client: str = ""
+
+    @classmethod
+    def of(cls, note: ReplyNote, **measured: Any) -> Self:
+        """Return the record of an update, by its sender's note and the other fields."""
+        return cls(
+            encode_seconds=note.encode_seconds,
+            energy_fraction=note.energy_fraction,
+            residual_ratio=note.residual_ratio,
+            moved=note.moved != 0,
+            tensors=int(note.tensors),
+            lossy=int(note.lossy),
+            max_error=note.max_error,
+            **measured,
+        )
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -97,6 +118,13 @@ def count_failures(
     for failure in failures:
         totals.setdefault(failure.client, Counter())[failure.kind] += 1
     return {client: dict(kinds) for client, kinds in totals.items()}
+
+
+# The fields of `Traffic` that add up.
+SUMS: Final = (
+    *("replies", "raw_up", "sent_up", "raw_down", "sent_down", "wire_up", "wire_down"),
+    *("encode_seconds", "decode_seconds", "raw_other", "sent_other"),
+)
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +172,35 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     sent_other: int = 0
     clients: list[ClientRecord] = []
 
+    @classmethod
+    def of(cls, clients: list[ClientRecord], failures: list[Failure], **counted: Any) -> Self:
+        """Return the traffic of these updates and failures.
+
+        Args:
+            clients: see the class.
+            failures: see the class.
+            counted: the fields that are neither of these nor medians.
+        """
+        return cls(
+            clients=clients,
+            failures=failures,
+            tensors=_median(clients, "tensors", median_low) or 0,
+            lossy=_median(clients, "lossy", median_low) or 0,
+            energy_fraction=_median(clients, "energy_fraction", median_high),
+            residual_ratio=_median(clients, "residual_ratio", median_low),
+            **counted,
+        )
+
+    def plus(self, other: Traffic, most: int | None = None) -> Traffic:
+        """Return the traffic of both, with at most the last clients and failures of each."""
+        clients, failures = [*self.clients, *other.clients], [*self.failures, *other.failures]
+        return Traffic.of(
+            clients if most is None else clients[max(0, len(clients) - most) :],
+            failures if most is None else failures[max(0, len(failures) - most) :],
+            max_error=max(self.max_error, other.max_error),
+            **{name: getattr(self, name) + getattr(other, name) for name in SUMS},
+        )
+
     @property
     def ratio(self) -> float | None:
         """Raw over sent bytes of the updates; None if there were none."""
@@ -153,6 +210,12 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     def is_zero(self) -> bool:
         """Whether there are updates, and clients say that none of them changes anything."""
         return bool(self.clients) and not any(client.moved for client in self.clients)
+
+
+def _median(clients: Iterable[ClientRecord], name: str, median: Callable[[list[Any]], Any]) -> Any:
+    """Return the median of a number that clients report; None if none of them does."""
+    known = [value for one in clients if (value := getattr(one, name)) is not None]
+    return median(known) if known else None
 
 
 class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="round"):
@@ -196,35 +259,6 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
     delta: float | None = None
     clipping_norm: float | None = None
     ended: str = ""
-
-
-class Totals(msgspec.Struct, kw_only=True):
-    """Sums over the rounds of a run, from round 1 on.
-
-    Attributes:
-        rounds: how many there were.
-        seconds: that they took, with round 0.
-        max_error: the largest of all; the others are sums of the fields of `Traffic`.
-    """
-
-    rounds: int = 0
-    seconds: float = 0.0
-    replies: int = 0
-    raw_up: int = 0
-    sent_up: int = 0
-    wire_up: int = 0
-    raw_down: int = 0
-    sent_down: int = 0
-    max_error: float = 0.0
-
-    def add(self, record: RoundRecord) -> None:
-        """Take in a round."""
-        self.seconds += record.seconds
-        if record.round:
-            self.rounds += 1
-            self.max_error = max(self.max_error, record.max_error)
-            for name in ("replies", "raw_up", "sent_up", "wire_up", "raw_down", "sent_down"):
-                setattr(self, name, getattr(self, name) + getattr(record, name))
 
 
 def as_builtins(record: RoundRecord) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from fedsz.control.policy import DEFAULT_TOLERANCE, SENSITIVITY
 from fedsz.control.record import Decision, RoundRecord, Traffic
 from fedsz.core.settings import DEFAULT
 from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedReply, TooFewReplies
-from fedsz.flower.book import RoundBook
 from fedsz.flower.differential_privacy import is_private
 from fedsz.flower.incoming import OpenedReply
 from fedsz.flower.incoming import Replies as ReplyChecks
@@ -33,6 +32,7 @@ from fedsz.flower.outgoing import OpenRequest, Sender
 from fedsz.flower.records import is_round, is_training, round_of
 from fedsz.flower.refusal import BLAMELESS, Refusal, kind_of, reason, reason_of
 from fedsz.flower.requests import NO_REPLY, NOT_TAKEN, Outcome, Requests
+from fedsz.flower.round_statistics import RoundStatistics
 from fedsz.flower.rules import FLEET, NO_LIMIT, Rules, weight_of
 from fedsz.flower.secure_rounds import SecureRounds
 from fedsz.flower.secure_sum import SecureSum
@@ -136,7 +136,7 @@ class FedSZGrid(WrappedGrid):
         self._quorum = Quorum(least) if is_fleet or min_replies is not None else None
         deadlines = deadlines or (Deadlines(quorum=least) if is_fleet else Deadlines(math.inf))
         rules = replace(Rules.of(rules), same_model=same_model)
-        book = RoundBook(inner, controller, logs=True, on_round=on_round)
+        book = RoundStatistics(inner, controller, logs=True, on_round=on_round)
         self._set_up(inner, book, rules, deadlines, secure, shared_initial=shared_initial)
 
     @classmethod
@@ -161,14 +161,14 @@ class FedSZGrid(WrappedGrid):
         """
         grid = cls.__new__(cls)
         grid._quorum = grid._new_controller = None
-        book = RoundBook(inner, controller, logs=False)
+        book = RoundStatistics(inner, controller, logs=False)
         grid._set_up(inner, book, rules, deadlines, secure, shared_initial=True, seed=seed)
         return grid
 
     def _set_up(
         self,
         inner: Grid,
-        book: RoundBook,
+        book: RoundStatistics,
         rules: Rules,
         deadlines: Deadlines,
         secure: SecureSum | None,

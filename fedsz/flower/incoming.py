@@ -17,7 +17,6 @@ from fedsz.arrays import Layout
 from fedsz.core.protocol import ReplyNote
 from fedsz.core.reference import Reference
 from fedsz.errors import FedszError, ModelMismatch, RefusedReply
-from fedsz.flower.book import CountedReply
 from fedsz.flower.outgoing import OpenRequest
 from fedsz.flower.records import (
     is_sealed,
@@ -27,6 +26,7 @@ from fedsz.flower.records import (
 )
 from fedsz.flower.refusal import refusing_failures
 from fedsz.flower.requests import Outcome
+from fedsz.flower.round_statistics import CountedReply
 from fedsz.flower.rules import Move, Rules, Typical, check_schemas, weight_of
 from fedsz.flower.update import Arrays, SealedRecord, Update
 

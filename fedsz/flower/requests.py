@@ -22,11 +22,11 @@ from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
 from fedsz.core.protocol import ReplyNote
-from fedsz.flower.book import RoundBook
 from fedsz.flower.liveness import Deadline, Deadlines
 from fedsz.flower.mod import needs_key_frame, received_model
 from fedsz.flower.outgoing import OpenRequest, Sender
 from fedsz.flower.records import note_of
+from fedsz.flower.round_statistics import RoundStatistics
 from fedsz.flower.wrapped_grid import WrappedGrid
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Requests:
         self,
         inner: Grid,
         sender: Sender,
-        book: RoundBook,
+        book: RoundStatistics,
         deadlines: Deadlines,
         lock: threading.RLock,
     ) -> None:

@@ -13,12 +13,12 @@ from fedsz import flower_compat as compat
 from fedsz.arrays import DTYPE_NAMES, Layout, NDArray
 from fedsz.core.protocol import ReplyNote
 from fedsz.errors import AbortedRound, ConfigError, CorruptStream
-from fedsz.flower.book import CountedReply, RoundBook
 from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.masked_reply import error_of, with_mean
 from fedsz.flower.records import is_round, is_training, layout_of, round_of, to_record, views_of
 from fedsz.flower.refusal import Refusal
+from fedsz.flower.round_statistics import CountedReply, RoundStatistics
 from fedsz.flower.secure_stages import DROPPED_OUT, SecureStages, SumReplies
 from fedsz.flower.secure_sum import SecureSum
 from fedsz.secagg.disputes import Disputes
@@ -73,7 +73,7 @@ class SecureRounds:
     """
 
     def __init__(
-        self, options: SecureSum, grid: FedSZGrid, book: RoundBook, weighted_by: str
+        self, options: SecureSum, grid: FedSZGrid, book: RoundStatistics, weighted_by: str
     ) -> None:
         SecureServer(1, 1, options.assumed, options.verifier)
         self._options, self._book, self._weighted_by = options, book, weighted_by

@@ -12,10 +12,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from fedsz import flower_compat as compat
 from fedsz.arrays import NDArray
 from fedsz.errors import FedszError, RefusedReply
-from fedsz.flower.book import RoundBook
 from fedsz.flower.masked_reply import answer_in, check_beside, masked_update, without_tokens
 from fedsz.flower.refusal import Refusal, kind_of, reason, reason_of, refusing_failures
 from fedsz.flower.requests import NO_REPLY
+from fedsz.flower.round_statistics import RoundStatistics
 from fedsz.flower.secure_member import PLAN, REQUEST, SECURE, STAGE, WEIGHTED_BY
 from fedsz.flower.secure_sum import SecureSum
 from fedsz.flower.update import Update
@@ -59,7 +59,7 @@ class SecureStages:
     """
 
     def __init__(
-        self, options: SecureSum, grid: FedSZGrid, book: RoundBook, weighted_by: str
+        self, options: SecureSum, grid: FedSZGrid, book: RoundStatistics, weighted_by: str
     ) -> None:
         self._options, self._grid, self._book = options, grid, book
         self._weighted_by = weighted_by

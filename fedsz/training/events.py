@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fedsz.control.record import RoundRecord, Totals, as_builtins
+from fedsz.control.record import RoundRecord, Traffic, as_builtins
 from fedsz.errors import FedszError
 
 
@@ -49,7 +49,11 @@ class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
     seconds: float  # since this server listened
     # By client, and by kind, how often a round went on without it; all rounds of a resumed run.
     failures: dict[str, dict[str, int]] = {}
-    totals: Totals = msgspec.field(default_factory=Totals)  # likewise
+    # Likewise: how many rounds there were, how long they and round 0 took, and the sum of their
+    # traffic, without its lists.
+    rounds: int = 0
+    round_seconds: float = 0.0
+    totals: Traffic = msgspec.field(default_factory=Traffic)
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
