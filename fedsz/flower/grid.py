@@ -135,9 +135,10 @@ class FedSZGrid(WrappedGrid):
         is_fleet, least = rules == FLEET, min_replies or 1
         self._quorum = Quorum(least) if is_fleet or min_replies is not None else None
         deadlines = deadlines or (Deadlines(quorum=least) if is_fleet else Deadlines(math.inf))
-        rules = replace(Rules.of(rules), same_model=same_model)
+        rules = Rules.of(rules)
         book = RoundStatistics(inner, controller, logs=True, on_round=on_round)
-        self._set_up(inner, book, rules, deadlines, secure, shared_initial=shared_initial)
+        known: Any = {"shared_initial": shared_initial, "same_model": same_model}
+        self._set_up(inner, book, rules, deadlines, secure, **known)
 
     @classmethod
     def controlled(
@@ -174,22 +175,23 @@ class FedSZGrid(WrappedGrid):
         secure: SecureSum | None,
         *,
         shared_initial: bool,
+        same_model: bool = True,
         seed: int | None = None,
     ) -> None:
         super().__init__(inner)
         if secure is not None:  # nothing can be checked of a masked update
-            no_limits: Any = {"max_client_share": 1.0, "max_update_norm": NO_LIMIT}
-            rules = replace(rules, same_model=False, **no_limits)
+            rules = replace(rules, max_client_share=1.0, max_update_norm=NO_LIMIT)
         self.is_secure, self._lock = secure is not None, threading.RLock()
         self._book, self._rules, self._deadlines = book, rules, deadlines
         self._secure = secure
         self._new_sender = partial(Sender, shared_initial=shared_initial, seed=seed)
+        self._new_checks = partial(ReplyChecks, rules, same_model=same_model and secure is None)
         self._begin_run()
 
     def _begin_run(self) -> None:
         """Know nothing of clients, as in a new process: neither models, residuals nor norms."""
         self._numbers: dict[str, tuple[int, set[int]]] = {}  # by type: the round, and its nodes
-        self._sender, self._checks = self._new_sender(), ReplyChecks(self._rules)
+        self._sender, self._checks = self._new_sender(), self._new_checks()
         self._requests = Requests(self.inner, self._sender, self._book, self._deadlines, self._lock)
         self._backoff, self._asked, self._failed = Backoff(), set[int](), set[int]()
         self._waiting = deque[Iterator[Message]]()  # replies that were pulled, and are not judged
@@ -267,7 +269,7 @@ class FedSZGrid(WrappedGrid):
                 if reply.refused and kind_of(reply.refused) not in BLAMELESS
             }
             answered = {reply.node for reply in replies if reply.trains} - self._failed
-            if self._rules.backs_off:
+            if not self._rules.tolerant:
                 self._backoff.end_round(answered, self._failed)
             self._checks.end_round(replies)
             self._asked, self._failed, self._is_open = set(), set(), False

@@ -229,29 +229,24 @@ class StreamingFedAvg(FedAvg):
         self._add_record(mean, record, reply.metadata.src_node_id, weight)
         return RecordDict(dict(metrics))
 
-    def _add_record(self, mean: Mean, record: ArrayRecord, node: int, weight: float) -> None:
+    def _add_record(self, mean: Mean, record: ArrayRecord, node: int, weight: float) -> None:  # noqa: ARG002 - of subclasses
         """Add the arrays of a reply, or nothing of them; raises as `_opened` and `Mean.add`."""
-        mean.add(*self._opened(record, node, weight))
+        update, terms, scale = self._opened(record)
+        mean.add(update, terms, weight, scale)
 
-    def _opened(
-        self,
-        record: ArrayRecord,
-        node: int,  # noqa: ARG002 - of subclasses
-        weight: float,
-    ) -> tuple[Update, list[Term], float, float]:
-        """Return an update, its terms, its weight, and what its steps count times.
+    def _opened(self, record: ArrayRecord) -> tuple[Update, list[Term], float]:
+        """Return an update, its terms, and what its steps count times.
 
         Raises:
             FedszError: it must not count.
         """
         if isinstance(record, SealedRecord):
-            update, terms, scale = record.opened()
-            return update, terms, weight, scale
+            return record.opened()
         with refusing_failures():  # of a Grid that checks nothing
             update = Update.open(record)
             terms = update.terms()
             require_finite(update.measured(terms), Typical())
-        return update, terms, weight, 1.0
+        return update, terms, 1.0
 
     def _weight(self, metrics: MetricRecord) -> float:
         """Return what a reply of these metrics counts in the mean."""
