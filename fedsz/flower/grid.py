@@ -195,6 +195,9 @@ class FedSZGrid(WrappedGrid):
         self._requests = Requests(self.inner, self._sender, self._book, self._deadlines, self._lock)
         self._backoff, self._asked, self._failed = Backoff(), set[int](), set[int]()
         self._waiting = deque[Iterator[Message]]()  # replies that were pulled, and are not judged
+        self._early: list[
+            Outcome
+        ] = []  # that wait for others, by which it is known what is typical
         self._is_streamed = False  # whether the last push takes replies one at a time
         self._is_open = False  # whether a round of training has begun, and not ended
         self._purpose: tuple[str, tuple[int, ...]] = "", ()
@@ -309,12 +312,15 @@ class FedSZGrid(WrappedGrid):
         """Pull and decode; see Flower's `Grid`.
 
         Replies to `StreamedRequest`s are still sealed, and come one at a time: those that wait
-        count in the round that takes them.
+        count in the round that takes them. While it is not known what is typical, none comes before
+        half of the open requests have a reply, or the first one would decide it alone.
         """
         wanted = list(message_ids)
-        outcomes = self._requests.pull(wanted)
+        outcomes = self._early + self._requests.pull(wanted)
+        waits = self._is_streamed and self._checks.lacks_typical
+        self._early = outcomes if waits and len(outcomes) < len(self._requests) else []
         found = self._requests.pull_not_sent(wanted)
-        if outcomes:
+        if outcomes and not self._early:
             self._waiting.append(self._judged(outcomes))
         while self._waiting:
             for message in self._waiting[0]:

@@ -98,6 +98,11 @@ class Replies:
         """Whether the first replies of training must be looked at together."""
         return not self._is_known and (self._same_model or self.rules.needs_typical)
 
+    @property
+    def lacks_typical(self) -> bool:
+        """Whether a rule compares a client with others, and no other has replied yet."""
+        return self.rules.needs_typical and not self.typical.norm
+
     def begin_round(self, clients: int) -> None:
         """Note how many clients are asked to train."""
         self.typical = self.typical._replace(clients=clients)
@@ -156,7 +161,7 @@ class Replies:
         trained = [one for one in opened if one.asked.trains]
         if self._same_model:
             self._learn_shapes(trained)
-        if self.rules.needs_typical and not self.typical.norm:
+        if self.lacks_typical:
             known: list[Move] = []
             for one in trained:
                 for key, update in one.updates.items():
