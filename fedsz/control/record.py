@@ -7,6 +7,7 @@ it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from statistics import median_high, median_low
@@ -260,7 +261,9 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
     clipping_norm: float | None = None
     ended: str = ""
 
-
-def as_builtins(record: RoundRecord) -> dict[str, Any]:
-    """Return a record as JSON has it, with its ratio for those who read the file by hand."""
-    return {**msgspec.to_builtins(record), "ratio": record.ratio}
+    def with_finite_metrics(self) -> Self:
+        """Return it as its line of JSON has it: a metric that is not finite is None."""
+        metrics = {"accuracy": self.accuracy, "loss": self.loss}
+        infinite = [name for name, value in metrics.items() if not math.isfinite(value or 0.0)]
+        diverged = self.diverged or bool(infinite)
+        return msgspec.structs.replace(self, diverged=diverged, **dict.fromkeys(infinite))

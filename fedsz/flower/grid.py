@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Any, Final, Self
 
 import msgspec
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
 
 from fedsz import flower_compat as compat
 from fedsz.bounds import ErrorBound
@@ -575,6 +575,33 @@ class FedSZGrid(WrappedGrid):
         if trains:
             quorum.require()
         return [m if m.has_error() else compat.error_in_place_of(m, str(refused)) for m in replies]
+
+
+def compressed(app: ServerApp, *args: Any, **options: Any) -> ServerApp:
+    """Return an app that does what ``app`` does on a `FedSZGrid`.
+
+    For apps made of a ``server_fn``, or of a strategy and a config, which Flower itself starts.
+
+    Args:
+        app: any ServerApp.
+        *args: of `FedSZGrid`, after its Grid.
+        **options: likewise.
+
+    Raises:
+        ConfigError: as `FedSZGrid`, when the app runs.
+
+    Examples:
+        >>> from flwr.serverapp import ServerApp
+        >>> from fedsz.flower import compressed
+        >>> app = compressed(ServerApp(), error_bound="std:1")
+    """
+    outer = ServerApp()
+
+    @outer.main()
+    def main(grid: Grid, context: Context) -> None:
+        app(FedSZGrid(grid, *args, **options), context)
+
+    return outer
 
 
 def checked(reply: Message) -> Message:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +32,6 @@ logger = logging.getLogger("flwr.fedsz")
 limits = logging.getLogger(__name__)  # of each update that was scaled down
 security = logging.getLogger("fedsz.security")  # heard by the user of a command
 
-METRICS: Final = "accuracy", "loss"
 LISTED: Final = 10_000  # updates and failures of many rounds; they may never be taken
 LEAST_FRACTION: Final = 0.5  # of an update's energy, where the rest is lost for good
 MOST_RATIO: Final = 2.0  # of a residual to a step: it costs some tenths of a point in ten rounds
@@ -142,7 +140,7 @@ class RoundStatistics:
             decision=self.controller.decision,
             **measured,
         )
-        self._last, self._ended = now, with_metrics(record, record.accuracy, record.loss)
+        self._last, self._ended = now, record.with_finite_metrics()
         if record.round:
             if self._log is not None:
                 self._log.log(record, self.decision)
@@ -157,7 +155,7 @@ class RoundStatistics:
         """Return the record of the round that has ended, with what was measured since, or None."""
         if self._ended is not None:
             record = msgspec.structs.replace(self._ended, **measured)
-            self._ended = with_metrics(record, record.accuracy, record.loss)
+            self._ended = record.with_finite_metrics()
         return self._ended
 
     def decide(self) -> None:
@@ -170,7 +168,8 @@ class RoundStatistics:
         record, evaluated = self._ended, median_metrics(self._evaluated)
         accuracy, loss = evaluated if self.measured == (None, None) else self.measured
         if record.accuracy is None and record.loss is None and not record.diverged:
-            record = with_metrics(record, accuracy, loss)
+            record = msgspec.structs.replace(record, accuracy=accuracy, loss=loss)
+            record = record.with_finite_metrics()
         self._ended, self.measured, self._evaluated = None, (None, None), []
         self.steer(self.controller.decide(record))
 
@@ -247,15 +246,6 @@ class RoundStatistics:
         if counters is None:
             return 0, 0
         return counters.wire_bytes_received, counters.wire_bytes_sent
-
-
-def with_metrics(record: RoundRecord, accuracy: float | None, loss: float | None) -> RoundRecord:
-    """Return a record with metrics as its line of JSON has them: finite, or none."""
-    said = dict(zip(METRICS, (accuracy, loss), strict=True))
-    infinite = [name for name, value in said.items() if not math.isfinite(value or 0.0)]
-    metrics = said | dict.fromkeys(infinite)
-    diverged = record.diverged or bool(infinite)
-    return msgspec.structs.replace(record, diverged=diverged, **metrics)
 
 
 class RoundLog:

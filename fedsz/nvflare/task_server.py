@@ -13,7 +13,6 @@ so that the rounding of a broadcast never gets into the server's model.
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import threading
 import time
@@ -186,16 +185,14 @@ class TaskServer:
             self._is_open, now = False, time.monotonic()
             accuracy, loss = median_metrics(self._metrics.values())
             self._metrics = {}
-            diverged = loss is not None and not math.isfinite(loss)
             record = RoundRecord(
                 **msgspec.structs.asdict(self._traffic.take()),
                 round=self._controller.next_round,
                 seconds=now - self._last,
                 accuracy=accuracy,
-                loss=None if diverged else loss,
-                diverged=diverged,
+                loss=loss,
                 decision=self._controller.decision,
-            )
+            ).with_finite_metrics()
             self._last = now
             self._log(record)
             self._settings = self._controller.decide(record).config.require()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from fedsz.control.record import RoundRecord, Traffic, as_builtins
+from fedsz.control.record import RoundRecord, Traffic
 from fedsz.errors import FedszError
 
 
@@ -66,9 +68,11 @@ Event = Watched | Listening | Client | Receiving | RoundRecord | Done | Failed
 
 
 def to_json(event: Event) -> str:
-    """Return an event as one line; a round's is a line of rounds.jsonl."""
-    told = as_builtins(event) if isinstance(event, RoundRecord) else event
-    return msgspec.json.encode(told).decode()
+    """Return an event as one line; a round's is one of rounds.jsonl, with its ratio for people."""
+    line: Any = event
+    if isinstance(event, RoundRecord):
+        line = {**msgspec.to_builtins(event), "ratio": event.ratio}
+    return msgspec.json.encode(line).decode()
 
 
 def from_json(line: str | bytes) -> Event:
