@@ -13,8 +13,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.control.controller import Controller
-from fedsz.control.record import RoundRecord
-from fedsz.control.traffic import median_metrics
+from fedsz.control.record import RoundRecord, median_metrics
 from fedsz.core.protocol import Request
 from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError

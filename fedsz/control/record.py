@@ -8,8 +8,9 @@ it.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import median_high, median_low
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -174,31 +175,40 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     clients: list[ClientRecord] = []
 
     @classmethod
-    def of(cls, clients: list[ClientRecord], failures: list[Failure], **counted: Any) -> Self:
-        """Return the traffic of these updates and failures.
+    def of(
+        cls, clients: Collection[ClientRecord], failures: Iterable[Failure], **others: Any
+    ) -> Self:
+        """Return the traffic of a round's updates and failures.
 
         Args:
             clients: see the class.
             failures: see the class.
-            counted: the fields that are neither of these nor medians.
+            others: bytes of models, of replies that were not for training, and of gRPC messages.
         """
         return cls(
-            clients=clients,
-            failures=failures,
-            tensors=_median(clients, "tensors", median_low) or 0,
-            lossy=_median(clients, "lossy", median_low) or 0,
-            energy_fraction=_median(clients, "energy_fraction", median_high),
-            residual_ratio=_median(clients, "residual_ratio", median_low),
-            **counted,
+            replies=len(clients),
+            failures=list(failures),
+            raw_up=sum(client.raw_bytes for client in clients),
+            sent_up=sum(client.sent_bytes for client in clients),
+            encode_seconds=sum(client.encode_seconds for client in clients),
+            decode_seconds=sum(client.decode_seconds for client in clients),
+            max_error=max((client.max_error for client in clients), default=0.0),
+            clients=list(clients),
+            **_medians(clients),
+            **others,
         )
 
     def plus(self, other: Traffic, most: int | None = None) -> Traffic:
-        """Return the traffic of both, with at most the last clients and failures of each."""
+        """Return the sum of both, which lists at most the last clients and failures of each."""
         clients, failures = [*self.clients, *other.clients], [*self.failures, *other.failures]
-        return Traffic.of(
-            clients if most is None else clients[max(0, len(clients) - most) :],
-            failures if most is None else failures[max(0, len(failures) - most) :],
+        if most is not None:
+            clients = clients[max(0, len(clients) - most) :]
+            failures = failures[max(0, len(failures) - most) :]
+        return Traffic(
+            clients=clients,
+            failures=failures,
             max_error=max(self.max_error, other.max_error),
+            **_medians(clients),
             **{name: getattr(self, name) + getattr(other, name) for name in SUMS},
         )
 
@@ -213,10 +223,19 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.clients) and not any(client.moved for client in self.clients)
 
 
-def _median(clients: Iterable[ClientRecord], name: str, median: Callable[[list[Any]], Any]) -> Any:
-    """Return the median of a number that clients report; None if none of them does."""
-    known = [value for one in clients if (value := getattr(one, name)) is not None]
-    return median(known) if known else None
+def _medians(clients: Iterable[ClientRecord]) -> dict[str, Any]:
+    """Return the fields of `Traffic` that are medians."""
+
+    def median(name: str, of: Callable[[list[Any]], Any]) -> Any:
+        known = [value for one in clients if (value := getattr(one, name)) is not None]
+        return of(known) if known else None
+
+    return {
+        "tensors": median("tensors", median_low) or 0,
+        "lossy": median("lossy", median_low) or 0,
+        "energy_fraction": median("energy_fraction", median_high),
+        "residual_ratio": median("residual_ratio", median_low),
+    }
 
 
 class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="round"):
@@ -267,3 +286,30 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
         infinite = [name for name, value in metrics.items() if not math.isfinite(value or 0.0)]
         diverged = self.diverged or bool(infinite)
         return msgspec.structs.replace(self, diverged=diverged, **dict.fromkeys(infinite))
+
+
+def median_metrics(replies: Iterable[Mapping[str, object]]) -> tuple[float | None, float | None]:
+    """Return medians of what looks like accuracy and like loss, each None where no reply has it.
+
+    Systems name no metrics. One with "acc" in its name and a value in [0, 1] is taken for the
+    accuracy, one with "loss" in its name for the loss; the first of each in a reply. They steer
+    what all clients send, so no weight and no value of one client's moves them far. The loss is
+    infinite if more than half of the replies have one that is not finite.
+
+    Args:
+        replies: the metrics of each reply, by name.
+    """
+    accuracies, losses = [], []
+    for metrics in replies:
+        numbers = {n.lower(): float(x) for n, x in metrics.items() if isinstance(x, int | float)}
+        accuracies += [x for n, x in numbers.items() if "acc" in n and 0 <= x <= 1][:1]
+        losses += [x for n, x in numbers.items() if "loss" in n][:1]
+    return _middle(accuracies), _middle([x if math.isfinite(x) else math.inf for x in losses])
+
+
+def _middle(values: list[float]) -> float | None:
+    """Return the median; of two in the middle the lower one, if their mean is not finite."""
+    if not values:
+        return None
+    middle = statistics.median(values)
+    return middle if math.isfinite(middle) else median_low(values)

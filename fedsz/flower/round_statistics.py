@@ -6,6 +6,7 @@ import hashlib
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,8 +17,14 @@ from flwr.serverapp import Grid
 
 from fedsz.control.controller import Controller
 from fedsz.control.policy import AUTO
-from fedsz.control.record import ClientRecord, Decision, Failure, RoundRecord, Traffic
-from fedsz.control.traffic import TrafficCounter, median_metrics
+from fedsz.control.record import (
+    ClientRecord,
+    Decision,
+    Failure,
+    RoundRecord,
+    Traffic,
+    median_metrics,
+)
 from fedsz.core.partition import SHAPE
 from fedsz.core.protocol import ReplyNote
 from fedsz.core.settings import LEAST_BYTES, Settings
@@ -100,8 +107,12 @@ class RoundStatistics:
         self._grid: Any = grid
         self._on_round = on_round
         self.measured: tuple[float | None, float | None] = None, None
-        self._counter, self._wire = TrafficCounter(), self._wire_now()
+        # What has been counted since `_count`, and what has been added up before that.
+        self._clients: list[ClientRecord] = []
+        self._failures: list[Failure] = []
+        self._bytes = Counter[str]()  # by the fields of `Traffic`
         self._of_round, self._untaken = Traffic(), Traffic()
+        self._wire = self._wire_now()
         self._log = RoundLog(controller.base) if logs else None
         self.replies: list[CountedReply] = []
         self._ended: RoundRecord | None = None  # the last round, while its model is evaluated
@@ -181,7 +192,7 @@ class RoundStatistics:
 
     def sent(self, raw_bytes: int, sent_bytes: int) -> None:
         """Count a message's arrays, before and after compression."""
-        self._counter.count(raw_down=raw_bytes, sent_down=sent_bytes)
+        self._bytes.update(raw_down=raw_bytes, sent_down=sent_bytes)
 
     def received(self, reply: CountedReply) -> None:
         """Take note of a reply that has passed; it is counted once its user has decoded it."""
@@ -189,7 +200,7 @@ class RoundStatistics:
 
     def failed(self, node: int, why: str, kind: Refusal) -> None:
         """Count a message that got no usable reply."""
-        self._counter.failed(Failure(self._name(node), why, kind))
+        self._failures.append(Failure(self._name(node), why, kind))
 
     def evaluated(self, reply: Message) -> None:
         """Take the metrics of a reply to an evaluate message."""
@@ -207,13 +218,13 @@ class RoundStatistics:
             if reply.refused:
                 self.failed(reply.node, reason(reply.refused), kind_of(reply.refused))
             elif not reply.trains:
-                self._counter.count(raw_other=raw, sent_other=sent)
+                self._bytes.update(raw_other=raw, sent_other=sent)
             else:
-                self._counter.received(self._client_record(reply, raw, sent))
-        self.replies = []
+                self._clients.append(self._client_record(reply, raw, sent))
         before, self._wire = self._wire, self._wire_now()
-        up, down = (now - then for now, then in zip(self._wire, before, strict=True))
-        traffic = self._counter.take(up, down)
+        wire = {name: now - before[name] for name, now in self._wire.items()}
+        traffic = Traffic.of(self._clients, self._failures, **self._bytes, **wire)
+        self.replies, self._clients, self._failures, self._bytes = [], [], [], Counter()
         self._of_round = self._of_round.plus(traffic)
         if self._log is not None:
             self._untaken = self._untaken.plus(traffic, LISTED)
@@ -240,12 +251,13 @@ class RoundStatistics:
         name: str = getattr(self._grid, "client_name", str)(node)
         return name
 
-    def _wire_now(self) -> tuple[int, int]:
-        """Return how many bytes of gRPC messages the Grid has received and sent."""
+    def _wire_now(self) -> dict[str, int]:
+        """Return the bytes of gRPC messages so far, by the fields of `Traffic`."""
         counters = getattr(self._grid, "counters", None)
         if counters is None:
-            return 0, 0
-        return counters.wire_bytes_received, counters.wire_bytes_sent
+            return {}
+        up, down = counters.wire_bytes_received, counters.wire_bytes_sent
+        return {"wire_up": up, "wire_down": down}
 
 
 class RoundLog:

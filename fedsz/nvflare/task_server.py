@@ -16,6 +16,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -23,8 +24,7 @@ import msgspec
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.control.controller import Controller
-from fedsz.control.record import ClientRecord, Failure, RoundRecord
-from fedsz.control.traffic import TrafficCounter, median_metrics
+from fedsz.control.record import ClientRecord, Failure, RoundRecord, Traffic, median_metrics
 from fedsz.core.broadcast import Broadcast
 from fedsz.core.decode import decode_onto
 from fedsz.core.protocol import ReplyNote, Request
@@ -38,7 +38,7 @@ from fedsz.stream import Limits, Reader
 
 logger = logging.getLogger(__name__)
 
-# Replies and failures of a round that its record lists; a client may send any number.
+# Replies and failures of a round that its record has; a client may send any number.
 MOST_LISTED: Final = 4096
 
 # Rounds after which the model is forgotten that a silent client was sent.
@@ -76,7 +76,10 @@ class TaskServer:
         self._requests: dict[str, _OpenRequest] = {}  # by client
         self._replied: set[str] = set()  # clients that have ever sent a result
         self._metrics: dict[str, Mapping[str, object]] = {}  # by client, of this round
-        self._traffic = TrafficCounter(MOST_LISTED)
+        # Of this round.
+        self._clients = deque[ClientRecord](maxlen=MOST_LISTED)
+        self._failures = deque[Failure](maxlen=MOST_LISTED)
+        self._bytes = Counter[str]()  # by the fields of `Traffic`
         self._last = time.monotonic()
         self._lock = threading.RLock()
 
@@ -114,7 +117,7 @@ class TaskServer:
                 reference={} if broadcast.exact else {self._task: reference.digest},
                 settings=self._settings.without_feedback if has_lost else self._settings,
             )
-            self._traffic.count(raw_down=reference.nbytes, sent_down=len(stream))
+            self._bytes.update(raw_down=reference.nbytes, sent_down=len(stream))
             of_round = self._controller.next_round
             self._requests[client] = _OpenRequest(task.id, of_round, model, reference)
             self._in_round.add(client)
@@ -161,7 +164,7 @@ class TaskServer:
             decode_seconds=time.perf_counter() - began,
         )
         with self._lock:
-            self._traffic.received(record)
+            self._clients.append(record)
             self._replied.add(client)
             if self._requests.get(client) is request:
                 del self._requests[client]
@@ -170,7 +173,7 @@ class TaskServer:
     def failed(self, client: str, reason: str) -> None:
         """Count a reply that is of no use."""
         with self._lock:
-            self._traffic.failed(Failure(client, reason))
+            self._failures.append(Failure(client, reason))
 
     def evaluated(self, client: str, metrics: Mapping[str, object]) -> None:
         """Take a client's metrics of the model, in place of what it has said this round."""
@@ -184,9 +187,12 @@ class TaskServer:
                 return
             self._is_open, now = False, time.monotonic()
             accuracy, loss = median_metrics(self._metrics.values())
-            self._metrics = {}
+            traffic = Traffic.of(self._clients, self._failures, **self._bytes)
+            self._metrics, self._bytes = {}, Counter()
+            self._clients.clear()
+            self._failures.clear()
             record = RoundRecord(
-                **msgspec.structs.asdict(self._traffic.take()),
+                **msgspec.structs.asdict(traffic),
                 round=self._controller.next_round,
                 seconds=now - self._last,
                 accuracy=accuracy,
