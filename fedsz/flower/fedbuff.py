@@ -184,7 +184,7 @@ class FedBuff(StreamingFedAvg):
         if self._staleness > self.max_staleness:
             why = f"{self._staleness} models are newer; at most {self.max_staleness} may be"
             raise RefusedReply(Refusal.STALE, why)
-        update, terms, scale = self._opened(record)
+        update, terms, scale = record.opened()
         share = self._share(node)
         self._recent.append(node)
         mean.add(update, terms, weight, scale * share)

@@ -17,7 +17,7 @@ from fedsz.flower.liveness import Quorum
 from fedsz.flower.mean import Mean
 from fedsz.flower.refusal import Refusal, reason, refusing_failures
 from fedsz.flower.rules import Typical, require_finite
-from fedsz.flower.update import SealedRecord, Term, Update
+from fedsz.flower.update import SealedRecord, Update
 from fedsz.flower_compat import make_record, records_in
 from fedsz.transport.replies import Replies, StreamedRequest
 
@@ -230,23 +230,19 @@ class StreamingFedAvg(FedAvg):
         return RecordDict(dict(metrics))
 
     def _add_record(self, mean: Mean, record: ArrayRecord, node: int, weight: float) -> None:  # noqa: ARG002 - of subclasses
-        """Add the arrays of a reply, or nothing of them; raises as `_opened` and `Mean.add`."""
-        update, terms, scale = self._opened(record)
-        mean.add(update, terms, weight, scale)
-
-    def _opened(self, record: ArrayRecord) -> tuple[Update, list[Term], float]:
-        """Return an update, its terms, and what its steps count times.
+        """Add the arrays of a reply.
 
         Raises:
-            FedszError: it must not count.
+            FedszError: it must not count. Nothing has been added.
         """
         if isinstance(record, SealedRecord):
-            return record.opened()
-        with refusing_failures():  # of a Grid that checks nothing
-            update = Update.open(record)
-            terms = update.terms()
-            require_finite(update.measured(terms), Typical())
-        return update, terms, 1.0
+            update, terms, scale = record.opened()
+        else:
+            with refusing_failures():  # of a Grid that checks nothing
+                update, scale = Update.open(record), 1.0
+                terms = update.terms()
+                require_finite(update.measured(terms), Typical())
+        mean.add(update, terms, weight, scale)
 
     def _weight(self, metrics: MetricRecord) -> float:
         """Return what a reply of these metrics counts in the mean."""
