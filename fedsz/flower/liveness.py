@@ -154,16 +154,14 @@ class Deadline:
             self._on_end(self._late > 0, quick)
 
     def _move(self) -> None:
-        if (limit := self._next_limit()) != self._limit:
+        """Set the limit by the replies so far, and say so."""
+        times, limit = list(self._times.values()), self._timeout
+        most = max(self._quorum, math.ceil((self._asked - self._failed) / 2), 1)
+        if len(times) >= most and self._factor < math.inf:
+            limit = min(limit, max(self._floor, self._factor * times[most - 1]))
+        if limit != self._limit:
             self._limit = limit
             self._tell()
-
-    def _next_limit(self) -> float:
-        times = list(self._times.values())
-        most = max(self._quorum, math.ceil((self._asked - self._failed) / 2), 1)
-        if len(times) < most or self._factor == math.inf:
-            return self._timeout
-        return min(self._timeout, max(self._floor, self._factor * times[most - 1]))
 
     def _tell(self) -> None:
         if self._limit < math.inf:
@@ -180,36 +178,30 @@ class Backoff(msgspec.Struct, array_like=True):
 
     Attributes:
         now: the round.
-        failed: by node, how many rounds in a row it has failed.
-        until: by node, the round that it is asked again in.
+        failed: by node, how many rounds in a row it has failed, and the first round from then on in
+            which it is asked again.
     """
 
     now: int = 0
-    failed: dict[int, int] = {}
-    until: dict[int, int] = {}
+    failed: dict[int, tuple[int, int]] = {}
 
     def end_round(self, answered: Collection[int], failed: Collection[int]) -> None:
         """Take the nodes that were asked in a round: those that replied, those that failed."""
         self.now += 1
         for node in answered:
             self.failed.pop(node, None)
-            self.until.pop(node, None)
         for node in failed:
-            self.failed[node] = times = self.failed.get(node, 0) + 1
-            if times >= PATIENCE:
-                rounds = min(2 ** min(times - PATIENCE, LONGEST), LONGEST)
-                self.until[node] = self.now + rounds
-        self.until = {node: end for node, end in self.until.items() if end > self.now}
-        if failed and not answered:
-            for node in failed:
-                self.until.pop(node, None)
+            times, pause = self.failed.get(node, (0, 0))[0] + 1, 0
+            if times >= PATIENCE and answered:
+                pause = min(2 ** min(times - PATIENCE, LONGEST), LONGEST)
+            self.failed[node] = times, self.now + pause
 
     def why(self, node: int) -> str:
         """Return why a node is not asked in this round; "" if it is."""
-        if node not in self.until:
+        times, until = self.failed.get(node, (0, 0))
+        if until <= self.now:
             return ""
-        left = self.until[node] - self.now
-        return f"it failed {self.failed[node]} rounds in a row, and is asked again in {left}"
+        return f"it failed {times} rounds in a row, and is asked again in {until - self.now}"
 
 
 class Quorum:
