@@ -68,18 +68,12 @@ class Typical(NamedTuple):
         Args:
             latest: one of each client.
         """
-        known = list(latest)
-        norms = [move.norm for move in known if 0 < move.norm < math.inf]
-        weights = [move.weight for move in known if move.weight > 0]
-        return Typical(
-            _limited(statistics.median_low(norms), self.norm) if norms else self.norm,
-            _limited(statistics.median_low(weights), self.weight) if weights else self.weight,
-            self.clients,
-        )
-
-
-def _limited(now: float, before: float) -> float:
-    return min(now, GROWTH * before) if before else now
+        moves, medians = list(latest), dict[str, float]()
+        for name, before in (("norm", self.norm), ("weight", self.weight)):
+            known = [x for move in moves if 0 < (x := getattr(move, name)) < math.inf]
+            now = statistics.median_low(known) if known else before
+            medians[name] = min(now, GROWTH * before) if before else now
+        return Typical(medians["norm"], medians["weight"], self.clients)
 
 
 @dataclass(frozen=True)
