@@ -86,7 +86,7 @@ def evaluated(
     ended: list[RoundRecord] = []
     records: list[RoundRecord] = []
     grid = FedSZGrid(grid_of(app), on_round=ended.append, **grid_options)
-    controller = grid._book.controller
+    controller = grid._statistics.controller
     decide = controller.decide
     controller.decide = lambda record: records.append(record) or decide(record)
     first = ArrayRecord({"w": to_array(np.ones((20, 20), np.float32))})
@@ -185,7 +185,7 @@ def test_a_server_that_ends_its_rounds_keeps_nothing_of_them() -> None:
         record = grid.end_round(accuracy=0.5)
         assert (record.round, record.replies) == (number, CLIENTS * (number > 0))
         StreamingFedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=1)
-        kept.append(len(grid._book.replies))
+        kept.append(len(grid._statistics.replies))
 
     assert kept == [CLIENTS] * ROUNDS
 

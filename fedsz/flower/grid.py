@@ -136,9 +136,9 @@ class FedSZGrid(WrappedGrid):
         self._quorum = Quorum(least) if is_fleet or min_replies is not None else None
         deadlines = deadlines or (Deadlines(quorum=least) if is_fleet else Deadlines(math.inf))
         rules = Rules.of(rules)
-        book = RoundStatistics(inner, controller, logs=True, on_round=on_round)
+        statistics = RoundStatistics(inner, controller, logs=True, on_round=on_round)
         known: Any = {"shared_initial": shared_initial, "same_model": same_model}
-        self._set_up(inner, book, rules, deadlines, secure, **known)
+        self._set_up(inner, statistics, rules, deadlines, secure, **known)
 
     @classmethod
     def controlled(
@@ -162,14 +162,14 @@ class FedSZGrid(WrappedGrid):
         """
         grid = cls.__new__(cls)
         grid._quorum = grid._new_controller = None
-        book = RoundStatistics(inner, controller, logs=False)
-        grid._set_up(inner, book, rules, deadlines, secure, shared_initial=True, seed=seed)
+        statistics = RoundStatistics(inner, controller, logs=False)
+        grid._set_up(inner, statistics, rules, deadlines, secure, shared_initial=True, seed=seed)
         return grid
 
     def _set_up(
         self,
         inner: Grid,
-        book: RoundStatistics,
+        statistics: RoundStatistics,
         rules: Rules,
         deadlines: Deadlines,
         secure: SecureSum | None,
@@ -182,7 +182,7 @@ class FedSZGrid(WrappedGrid):
         if secure is not None:  # nothing can be checked of a masked update
             rules = replace(rules, max_client_share=1.0, max_update_norm=NO_LIMIT)
         self.is_secure, self._lock = secure is not None, threading.RLock()
-        self._book, self._rules, self._deadlines = book, rules, deadlines
+        self._statistics, self._rules, self._deadlines = statistics, rules, deadlines
         self._secure = secure
         self._new_sender = partial(Sender, shared_initial=shared_initial, seed=seed)
         self._new_checks = partial(ReplyChecks, rules, same_model=same_model and secure is None)
@@ -192,7 +192,9 @@ class FedSZGrid(WrappedGrid):
         """Know nothing of clients, as in a new process: neither models, residuals nor norms."""
         self._numbers: dict[str, tuple[int, set[int]]] = {}  # by type: the round, and its nodes
         self._sender, self._checks = self._new_sender(), self._new_checks()
-        self._requests = Requests(self.inner, self._sender, self._book, self._deadlines, self._lock)
+        self._requests = Requests(
+            self.inner, self._sender, self._statistics, self._deadlines, self._lock
+        )
         self._backoff, self._asked, self._failed = Backoff(), set[int](), set[int]()
         self._waiting = deque[Iterator[Message]]()  # replies that were pulled, and are not judged
         self._early: list[
@@ -204,7 +206,7 @@ class FedSZGrid(WrappedGrid):
         self._sums = None
         if self._secure is not None:
             weighted_by = self._rules.weighted_by
-            self._sums = SecureRounds(self._secure, self, self._book, weighted_by)
+            self._sums = SecureRounds(self._secure, self, self._statistics, weighted_by)
 
     def state(self) -> RecordDict:
         """Return what the Grid remembers of the rounds so far, for `restore` in another process."""
@@ -223,7 +225,7 @@ class FedSZGrid(WrappedGrid):
         records: dict[str, Any] = dict(state)
         try:
             entries = records[_STATE]
-            self._sender.restore(entries["sender"], records, self._book.decision.config)
+            self._sender.restore(entries["sender"], records, self._statistics.decision.config)
             self._checks.restore(entries["checks"])
             self._backoff = msgspec.msgpack.decode(entries["backoff"], type=Backoff)
             if self._sums:
@@ -238,7 +240,7 @@ class FedSZGrid(WrappedGrid):
         Raises:
             CodecUnavailable: a codec's library is not installed here.
         """
-        self._book.steer(decision)
+        self._statistics.steer(decision)
 
     def observe(self, *, accuracy: float | None = None, loss: float | None = None) -> None:
         """Tell the policy how good the model is that goes out next, where the app measures that.
@@ -249,7 +251,7 @@ class FedSZGrid(WrappedGrid):
             accuracy: on held-out data, in [0, 1].
             loss: mean cross-entropy there, in nats.
         """
-        self._book.measured = accuracy, loss
+        self._statistics.measured = accuracy, loss
 
     def end_round(self, **measured: Any) -> RoundRecord:
         """Return the record of the round that is over, and decide how the next one is sent.
@@ -263,9 +265,9 @@ class FedSZGrid(WrappedGrid):
         """
         with self._lock:
             ends_itself = self._new_controller is not None
-            if ends_itself and not self._is_open and (ended := self._book.amend(measured)):
+            if ends_itself and not self._is_open and (ended := self._statistics.amend(measured)):
                 return ended
-            replies = list(self._book.replies)
+            replies = list(self._statistics.replies)
             self._failed |= {
                 reply.node
                 for reply in replies
@@ -276,9 +278,9 @@ class FedSZGrid(WrappedGrid):
                 self._backoff.end_round(answered, self._failed)
             self._checks.end_round(replies)
             self._asked, self._failed, self._is_open = set(), set(), False
-            record = self._book.end(measured)
+            record = self._statistics.end(measured)
             if self._new_controller is None:
-                self._book.decide()
+                self._statistics.decide()
             return record
 
     def take_traffic(self) -> Traffic:
@@ -286,7 +288,7 @@ class FedSZGrid(WrappedGrid):
 
         Sums are of all; lists have the last 10,000 updates and failures.
         """
-        return self._book.take_traffic()
+        return self._statistics.take_traffic()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Encode and push; see Flower's `Grid`.
@@ -407,7 +409,7 @@ class FedSZGrid(WrappedGrid):
             asked = [m for m in pushed if m.metadata.dst_node_id not in silent]
             if trains and begins:
                 self._begin_round(pushed, {m.metadata.dst_node_id for m in asked})
-            decision, base = self._book.decision, self._book.controller.base
+            decision, base = self._statistics.decision, self._statistics.controller.base
             opened = self._sender.open(asked, decision, base, streamed=streamed) if asked else []
         return opened, backed_off
 
@@ -429,9 +431,9 @@ class FedSZGrid(WrappedGrid):
         if not (goes_on and self._is_open):
             self._end_if_open()
             if is_private(pushed[0].content):
-                self._book.controller.private = True  # bounds go by the round number alone
+                self._statistics.controller.private = True  # bounds go by the round number alone
             if self._new_controller is not None:
-                self._book.decide()
+                self._statistics.decide()
             self._sender.round += 1
             self._is_open, self._purpose, self._asked = True, purpose, set()
         self._asked |= nodes
@@ -455,7 +457,7 @@ class FedSZGrid(WrappedGrid):
             if number < last or (number == last and not nodes.isdisjoint(asked)):
                 logger.info("fedsz: round %d after round %d: a new run begins", number, last)
                 self._end_if_open()
-                self._book.begin_run(self._new_controller())
+                self._statistics.begin_run(self._new_controller())
                 self._begin_run()
                 asked = set()
             self._numbers[kind] = number, nodes | (asked if number == last else set())
@@ -530,15 +532,15 @@ class FedSZGrid(WrappedGrid):
 
     def _count(self, one: OpenedReply, counted: Any) -> None:
         if one.asked.evaluates:
-            self._book.evaluated(one.reply)
+            self._statistics.evaluated(one.reply)
         # Arrays that another protocol has masked are none; `SecureRounds` counts its own.
         masked = one.asked.trains and bool(one.asked.models) and self._sums is None
         if counted.parts or masked:
-            self._book.received(counted)
+            self._statistics.received(counted)
 
     def _refused(self, asked: OpenRequest, reply: Message, err: FedszError) -> Message:
         if asked.evaluates and kind_of(err) is Refusal.METRIC:
-            self._book.evaluated(reply)  # a loss that is not finite is news of the model
+            self._statistics.evaluated(reply)  # a loss that is not finite is news of the model
         self.fail(asked.node, reason(err), kind_of(err), trains=asked.trains)
         return compat.error_in_place_of(reply, reason(err))
 
@@ -547,12 +549,12 @@ class FedSZGrid(WrappedGrid):
         logger.warning("node %d left out: %s", node, why)
         if trains and kind not in BLAMELESS:
             self._failed.add(node)
-        self._book.failed(node, why, kind)
+        self._statistics.failed(node, why, kind)
 
     def withdraw(self, nodes: Iterable[int], why: RefusedReply) -> None:
         """Let the replies of these nodes not count, though they have passed."""
         known = set(nodes)
-        for reply in self._book.replies:
+        for reply in self._statistics.replies:
             if reply.node in known:
                 reply.withdrawn = reply.withdrawn or why
 

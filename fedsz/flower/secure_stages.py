@@ -54,14 +54,14 @@ class SecureStages:
     Args:
         options: of each sum.
         grid: carries the messages, and counts failures.
-        book: counts what is sent without a model.
+        statistics: counts what is sent without a model.
         weighted_by: the metric that is the weight of a reply.
     """
 
     def __init__(
-        self, options: SecureSum, grid: FedSZGrid, book: RoundStatistics, weighted_by: str
+        self, options: SecureSum, grid: FedSZGrid, statistics: RoundStatistics, weighted_by: str
     ) -> None:
-        self._options, self._grid, self._book = options, grid, book
+        self._options, self._grid, self._statistics = options, grid, statistics
         self._weighted_by = weighted_by
 
     def total(
@@ -142,7 +142,7 @@ class SecureStages:
             about = messages[node].metadata
             content = RecordDict({SECURE: ConfigRecord({STAGE: stage.name, REQUEST: request})})
             out.append(Message(content, node, about.message_type, group_id=about.group_id))
-        self._book.sent(0, sum(map(len, asked.values())))
+        self._statistics.sent(0, sum(map(len, asked.values())))
         return list(self._grid.inner.send_and_receive(out, timeout=limit))
 
     def _taken(
