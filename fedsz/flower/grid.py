@@ -21,7 +21,7 @@ from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.control.controller import Controller, asked_for
 from fedsz.control.policy import DEFAULT_TOLERANCE, SENSITIVITY
-from fedsz.control.record import Decision, RoundRecord, Traffic
+from fedsz.control.record import RoundRecord, Traffic
 from fedsz.core.settings import DEFAULT
 from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedReply, TooFewReplies
 from fedsz.flower.differential_privacy import is_private
@@ -233,14 +233,6 @@ class FedSZGrid(WrappedGrid):
         except (KeyError, TypeError, ValueError) as err:
             raise CorruptStream(f"these records are no Grid's: {type(err).__name__} {err}") from err
         self._is_open = False
-
-    def steer(self, decision: Decision) -> None:
-        """Compress otherwise from the next message on.
-
-        Raises:
-            CodecUnavailable: a codec's library is not installed here.
-        """
-        self._statistics.steer(decision)
 
     def observe(self, *, accuracy: float | None = None, loss: float | None = None) -> None:
         """Tell the policy how good the model is that goes out next, where the app measures that.

@@ -124,10 +124,14 @@ class RoundStatistics:
         self._evaluated: list[Mapping[str, object]] = []  # metrics of replies to evaluate messages
         self._last, self._ended = time.monotonic(), None
         if controller.decision is not None:
-            self.steer(controller.decision)
+            self._use(controller.decision)
 
-    def steer(self, decision: Decision) -> None:
-        """Send otherwise from now on; raises `CodecUnavailable` for a codec that is not here."""
+    def _use(self, decision: Decision) -> None:
+        """Send by a decision from now on.
+
+        Raises:
+            CodecUnavailable: a codec that it names is not installed here.
+        """
         if decision == self.decision:
             return
         for codec in (decision.config.codec, *decision.codecs.values()):
@@ -182,7 +186,7 @@ class RoundStatistics:
             record = msgspec.structs.replace(record, accuracy=accuracy, loss=loss)
             record = record.with_finite_metrics()
         self._ended, self.measured, self._evaluated = None, (None, None), []
-        self.steer(self.controller.decide(record))
+        self._use(self.controller.decide(record))
 
     def take_traffic(self) -> Traffic:
         """Return the sum of all rounds since the last call, or since the start; see `LISTED`."""

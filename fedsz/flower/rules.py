@@ -88,9 +88,9 @@ class Rules:
             in proportion. Updates above are scaled down, or refused after ``"refuse:"``.
         allow_codecs: names of codecs that clients may use besides those of the settings.
         weighted_by: the metric that is the weight of a reply.
-        tolerant: whether a reply may have other records or metrics than most of its round, or
-            metrics that are not finite, which Flower's own strategies do not take; and whether
-            clients that keep failing are asked in every round.
+        tolerant: whether clients that keep failing are asked in every round, and a reply may have
+            other records or metrics than most of its round, or metrics that are not finite.
+            Flower's own strategies do not take such replies.
 
     Raises:
         ConfigError: a limit is out of range, or there is no such codec.
