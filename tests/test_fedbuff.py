@@ -223,6 +223,22 @@ def test_hostile_replies_move_no_buffer_beyond_the_limit(name: str) -> None:
     assert steps_norm(model, start) < most
 
 
+class OneByOne(WrappedGrid):
+    """Has one reply at a time, that of client 0 first."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return list(self.inner.pull_messages(list(message_ids)[:1]))
+
+
+def test_the_first_reply_does_not_decide_alone_what_is_typical() -> None:
+    inner = Hostile(REFUSED["1e15"][0], 0, clients=CLIENTS)
+    model = trained(FedSZGrid(OneByOne(inner), 1e-3, rules="fleet"), 3, buffer=1)
+
+    start = initial()
+    most = 3 * 10 * max(steps_norm(moved(start, i), start) for i in range(CLIENTS))
+    assert steps_norm(model, start) < most
+
+
 def test_options_that_cannot_be() -> None:
     for options in ({"buffer": 0}, {"buffer": 2, "min_replies": 3}, {"max_staleness": -1}):
         with pytest.raises(ConfigError):
