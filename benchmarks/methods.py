@@ -19,7 +19,7 @@ import numpy as np
 from fedsz.contrib.threshold import Estimate
 from fedsz.methods import Shared, TensorSpec, parse
 from fedsz.methods.base import Sparse
-from fedsz.methods.payload import read, write
+from fedsz.methods.symbols import read, write
 
 CHAINS = (
     "uniform:threads=1@1e-2", "sz2@1e-2", "uniform:threads=1@std:1",

@@ -18,7 +18,7 @@ from fedsz.flower.refusal import Refusal
 from fedsz.flower.store import RecordStore
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.flower_compat import data_of
-from fedsz.methods.state import by_tensor
+from fedsz.methods.chain import by_tensor
 from tests.federation import (
     CLIENTS,
     app_of,

@@ -85,12 +85,12 @@ class Ef21(FedAvgOfSteps):
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
-        transform = methods.parse(chain)
-        if methods.keeps_state(transform):
+        parsed = methods.parse(chain)
+        if parsed.keeps_state:
             raise ConfigError(f"a shift needs a chain without state, got {chain!r}")
         if not 0 < rate <= 1:
             raise ConfigError(f"the rate of a shift must lie above 0, up to 1, got {rate:g}")
-        self.chain, self.rate, self.most_clients = str(transform), rate, most_clients
+        self.chain, self.rate, self.most_clients = str(parsed), rate, most_clients
         self.shifts: dict[int, tuple[int, Arrays]] = {}  # who has replied last at the end
 
     def configure_train(

@@ -22,9 +22,8 @@ from fedsz.contrib.steps import (
     setting_of,
 )
 from fedsz.errors import ConfigError
-from fedsz.methods import Shared, TensorSpec, parts_of
-from fedsz.methods.base import VALUES
-from fedsz.methods.settings import Count
+from fedsz.methods import Shared, TensorSpec
+from fedsz.methods.base import VALUES, Count
 from fedsz.methods.top_k import largest
 
 SKETCH: Final = "fetchsgd.sketch"  # the setting that clients are sent
@@ -35,7 +34,7 @@ def fetchsgd_mod(message: Message, context: Context, call_next: App) -> Message:
     text = setting_of(message, SKETCH)
     if text is None:
         return call_next(message, context)
-    (sketch,) = parts_of(methods.parse(str(text)))
+    (sketch,) = methods.parse_sent(str(text)).stages
     assert isinstance(sketch, Sketch)
 
     def encode(step: Arrays) -> Mapping[str, bytes]:

@@ -24,7 +24,7 @@ from fedsz.methods.base import (
 )
 from fedsz.spec_strings import setting
 
-FACTOR: Final = "factor"  # the state: Q, by which the next matrix is multiplied
+FACTOR: Final = "powersgd.factor"  # the state: Q, by which the next matrix is multiplied
 
 
 @dataclass(frozen=True)

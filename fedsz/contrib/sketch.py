@@ -11,6 +11,7 @@ from fedsz.arrays import CHUNK, NDArray, flat
 from fedsz.codecs import _methods
 from fedsz.methods.base import (
     VALUES,
+    Count,
     Kind,
     Shared,
     Stage,
@@ -19,7 +20,6 @@ from fedsz.methods.base import (
     require_count,
     require_drawable,
 )
-from fedsz.methods.settings import Count
 from fedsz.spec_strings import setting
 
 SHARE: Final = 16  # of a tensor are so many elements decoded at a time, in float64

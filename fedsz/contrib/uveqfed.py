@@ -57,7 +57,7 @@ class Uveqfed(Stage):
     def symbols(self) -> Mapping[str, Kind]:
         """A scale, and a level for each coordinate of a point."""
         levels = ("a",) if self.lattice is Lattice.SCALAR else ("a", "b")
-        return {"scale": Kind.SCALES} | dict.fromkeys(levels, Kind.LEVELS)
+        return {"scale": Kind.VALUES} | dict.fromkeys(levels, Kind.LEVELS)
 
     def code(self, x: NDArray, shared: Shared) -> Symbols:
         scale = (self.step * _root_mean_square(x) * np.ones(1)).astype(x.dtype)

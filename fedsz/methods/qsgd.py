@@ -40,7 +40,7 @@ class Qsgd(Stage):
 
     name = "qsgd"
     summary = "levels of each bucket's norm, rounded stochastically"
-    symbols = {"norms": Kind.SCALES, "levels": Kind.LEVELS}
+    symbols = {"norms": Kind.VALUES, "levels": Kind.LEVELS}
 
     bits: int = setting(4, 2, 16)
     bucket: int = setting(512, 0, 1 << 40)
