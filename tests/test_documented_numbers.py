@@ -202,7 +202,7 @@ SENTENCES = [
     ),
     Sentence(
         SAVINGS,
-        "by the scores of these runs, the mean factor of its guard is N to N, and by those of the"
+        "By the scores of these runs, the mean factor of its guard is N to N, and by those of the"
         " uncompressed runs N to N",
         lambda: rows.guarded() + rows.guarded("raw"),
     ),

@@ -31,7 +31,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "rotate": ("block=16",),
     "powersgd": ("rank=1",),
     "atomo": ("rank=1",),
-    "sketch": ("columns=30%,rows=3", "columns=20%,unbiased=0", "rows=3,fixed=1"),
+    "sketch": ("columns=30%,rows=3", "columns=20%,unbiased=0"),
     "uveqfed": ("step=0.3", "lattice=hexagonal"),
     "layered": ("sigma=0.1",),
     "sbc": ("k=10%",),

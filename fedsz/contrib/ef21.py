@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 import fedsz
@@ -124,15 +124,6 @@ class Ef21(FedAvgOfSteps):
         while len(self.shifts) > self.most_clients:
             self.shifts.pop(next(iter(self.shifts)))
         return {name: shift[name] + x for name, x in q.items()}
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the next model; metrics are FedAvg's."""
-        steps, metrics = super().aggregate_train(server_round, replies)
-        if steps is None:
-            return None, metrics
-        return self.moved({name: array.numpy() for name, array in steps.items()}), metrics
 
 
 class Diana(Ef21):

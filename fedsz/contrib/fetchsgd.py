@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid
 
 from fedsz import methods
@@ -78,7 +78,7 @@ class FetchSgd(FedAvgOfSteps):
         if not 0 <= momentum < 1:
             raise ConfigError(f"FetchSgd's momentum must lie from 0, below 1, got {momentum:g}")
         self.k, self.momentum = Count(str(k)), momentum
-        self.sketch = Sketch(Count(str(columns)), rows, fixed=1)
+        self.sketch = Sketch(Count(str(columns)), rows)
         self.state: dict[str, tuple[NDArray, NDArray]] = {}
 
     def configure_train(
@@ -99,16 +99,10 @@ class FetchSgd(FedAvgOfSteps):
             tables[name] = table
         return tables
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the next model; metrics are FedAvg's."""
-        tables, metrics = super().aggregate_train(server_round, replies)
-        if tables is None:
-            return None, metrics
+    def server_step(self, mean: Arrays) -> Arrays:
+        """Return the largest elements of the error, and keep the rest."""
         like = floats(self.model)
-        steps = {name: self._step(name, like[name], t.numpy()) for name, t in tables.items()}
-        return self.moved(steps), metrics
+        return {name: self._step(name, like[name], table) for name, table in mean.items()}
 
     def _step(self, name: str, x: NDArray, mean: NDArray) -> NDArray:
         """Return the step of a tensor like ``x``, given the mean of its sketches.

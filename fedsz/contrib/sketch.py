@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -37,7 +37,6 @@ class Sketch(Stage):
         rows: 1 to 16.
         unbiased: without it, what is decoded is divided by 1 + w, with w the variance, which makes
             a contraction of it, for `feedback`.
-        fixed: whether columns and signs stay from round to round, as FetchSGD needs them.
 
     Raises:
         ConfigError: rows are out of range.
@@ -50,17 +49,11 @@ class Sketch(Stage):
     columns: Count = Count("10%")
     rows: int = setting(1, 1, 16)
     unbiased: int = setting(1, 0, 1)
-    fixed: int = setting(0, 0, 1)
 
     @property
     def biased(self) -> bool:
-        """Whether what is decoded is smaller, or errs in every round alike."""
-        return bool(self.fixed) or not self.unbiased
-
-    @property
-    def contracts(self) -> bool:
-        """Whether what is decoded is smaller; fixed columns hide the same from every round."""
-        return not self.fixed and not self.unbiased
+        """Whether what is decoded is smaller than what was encoded."""
+        return not self.unbiased
 
     def variance(self, spec: TensorSpec) -> float:
         """Return w of E|Q(v) - v|^2 <= w |v|^2: (d - 1) / (rows columns)."""
@@ -70,7 +63,7 @@ class Sketch(Stage):
         require_drawable(shared.spec)
         rows = np.zeros((self.rows, self.columns.of(x.size)))
         for i, row in enumerate(rows):
-            _methods.add_to_sketch(self._drawn(shared).key(), i * x.size, flat(x), row)
+            _methods.add_to_sketch(shared.key(), i * x.size, flat(x), row)
         return {VALUES: rows.reshape(-1).astype(x.dtype)}
 
     def values_spec(self, symbols: Symbols, spec: TensorSpec) -> TensorSpec:
@@ -80,7 +73,7 @@ class Sketch(Stage):
         spec = shared.spec
         require_count("values", symbols[VALUES], self.rows * self.columns.of(spec.size))
         require_drawable(spec)
-        rows, key = flat(symbols[VALUES]).reshape(self.rows, -1), self._drawn(shared).key()
+        rows, key = flat(symbols[VALUES]).reshape(self.rows, -1), shared.key()
         y = np.empty(spec.size, spec.dtype)
         step = max(CHUNK, spec.size // SHARE)
         for start in range(0, spec.size, step):
@@ -97,12 +90,8 @@ class Sketch(Stage):
         rows = np.zeros((self.rows, spec.size))
         for i, row in enumerate(rows):
             columns = flat(values[i * width : (i + 1) * width])
-            _methods.add_from_sketch(self._drawn(shared).key(), i * spec.size, columns, row)
+            _methods.add_from_sketch(shared.key(), i * spec.size, columns, row)
         return np.asarray(np.median(rows, axis=0).astype(spec.dtype))
-
-    def _drawn(self, shared: Shared) -> Shared:
-        """Return what columns and signs are drawn from."""
-        return replace(shared, round=0) if self.fixed else shared
 
     def _scale(self, spec: TensorSpec) -> float:
         """Return what the sum over rows is multiplied by."""

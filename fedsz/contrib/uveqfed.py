@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, chunks
 from fedsz.codecs import _methods
+from fedsz.codecs.spread import energy
 from fedsz.methods.base import Kind, Shared, Stage, Symbols, require_count
 from fedsz.spec_strings import Choice, setting
 
 SLICE: Final = 1 << 13  # points worked on at a time
 HEIGHT: Final = math.sqrt(3) / 2  # of a triangle of side 1
-FITS_INT32: Final = 1 << 30  # elements: no point of so many has a larger coordinate
 
 
 class Lattice(Choice):
@@ -60,12 +60,11 @@ class Uveqfed(Stage):
         return {"scale": Kind.VALUES} | dict.fromkeys(levels, Kind.LEVELS)
 
     def code(self, x: NDArray, shared: Shared) -> Symbols:
-        scale = (self.step * _root_mean_square(x) * np.ones(1)).astype(x.dtype)
+        scale = np.array([self.step * math.sqrt(energy(x) / max(x.size, 1))], x.dtype)
         missing = -x.size % self._width
         axes = self._axes(np.pad(x, (0, missing)) if missing else x)
-        whole = np.int32 if x.size <= FITS_INT32 else np.int64
-        symbols = [np.empty(axis.size, whole) for axis in axes]
-        for here in _slices(axes[0].size):
+        symbols = [np.empty(axis.size) for axis in axes]
+        for here in chunks(axes[0].size, SLICE):
             point = [_scaled(axis[here], float(scale[0])) for axis in axes]
             dither = self._dither(shared, here.start, point[0].size)
             for along, shift in zip(point, dither, strict=True):
@@ -81,7 +80,7 @@ class Uveqfed(Stage):
         for plane in levels:
             require_count("levels", plane, -(-spec.size // self._width))
         y = np.zeros(levels[0].size * self._width, spec.dtype)
-        for here in _slices(levels[0].size) if scale[0] else ():
+        for here in chunks(levels[0].size, SLICE) if scale[0] else ():
             point = self._cartesian([plane[here] for plane in levels])
             dither = self._dither(shared, here.start, point[0].size)
             for axis, x, d in zip(self._axes(y), point, dither, strict=True):
@@ -127,18 +126,3 @@ def cartesian(a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
 def _scaled(x: NDArray, scale: float) -> NDArray:
     """Return x / scale in float64; 0 where the scale is."""
     return np.divide(x, scale, dtype=np.float64) if scale > 0 else np.zeros(x.size)
-
-
-def _root_mean_square(x: NDArray) -> float:
-    """Return that of a flat array, without overflow."""
-    largest = float(max(x.max(initial=0), -x.min(initial=0)))
-    if not largest:
-        return 0.0
-    shares = (_scaled(x[here], largest) for here in _slices(x.size))
-    return largest * math.sqrt(sum(float(np.dot(part, part)) for part in shares) / x.size)
-
-
-def _slices(size: int) -> Iterator[slice]:
-    """Yield slices whose dozen arrays of float64 a cache holds."""
-    for start in range(0, size, SLICE):
-        yield slice(start, start + SLICE)

@@ -240,7 +240,6 @@ CHAINS = (
     "rotate:block=64>qsgd", "powersgd", "powersgd:rank=2>uniform@std:1", "atomo",
     "sketch:columns=20%,rows=2", "uveqfed", "uveqfed:lattice=hexagonal", "layered:sigma=0.01",
     "randk:k=10%,block=1",
-    "sketch:columns=20%,rows=3,fixed=1",
 )  # fmt: skip
 CASES |= {
     f"chain-{'-'.join(re.findall(r'[a-z0-9]+', chain))}": Case(
