@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedsz.core.client import RESIDUAL, ClientSession
 from fedsz.core.decode import decompress
 from fedsz.core.encode import compress
+from fedsz.core.pipeline import by_tensor, flat, misfit
 from fedsz.core.protocol import ReplyNote, Request
 from fedsz.core.reference import Reference
 from fedsz.core.settings import WITHOUT_FEEDBACK, Settings
@@ -30,7 +31,6 @@ from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.flower_compat import ErrorCode
 from fedsz.methods import Shared, TensorSpec, parse
 from fedsz.methods.base import dense
-from fedsz.methods.chain import by_tensor, flat, misfit
 from fedsz.methods.symbols import write
 from fedsz.stream import CHAINED, Reader
 from tests.conftest import files_of_at_most

@@ -31,7 +31,7 @@ SPECS = (
     "accuracy",
     *(f"dc2:rule={rule}" for rule in Steps),
     "layers",
-    "layers:cost=mse,limit=4",
+    "layers:limit=4",
     "gate",
     "gate:codecs=uniform/szx,again=2",
     "auto+layers+gate",

@@ -32,7 +32,6 @@ from tests.policies import BASE, controller, decide
         ("dc2:rule=da9", "must be one of mean, aimd, aiad, trend, band", {}),
         ("dc2:seconds=-1", "finite and above 0", {}),
         ("dc2:width=1", "above 0, below 1", {}),
-        ("layers:cost=gold", "must be one of measured, mse", {}),
         ("layers:limit=0.5", "at least 1", {}),
         ("layers", "layers needs update delta", {"update": "weights"}),
         ("gate:codecs=sz9", "no codec 'sz9'", {}),
@@ -55,7 +54,7 @@ def test_a_tolerance_is_a_number() -> None:
 def test_joined_policies_need_what_each_of_them_needs() -> None:
     assert {policy.name for policy in all_policies() if policy.needs} == {"layers"}
     assert not controller("auto+gate").needs
-    assert controller("gate+layers:cost=mse").needs == {"spread"}
+    assert controller("gate+layers").needs == {"spread", "sensitivity"}
     assert controller("layers+auto").needs == {"spread", "sensitivity"}
 
 

@@ -200,18 +200,6 @@ def test_layers_keep_the_bits_and_make_the_cost_of_each_error_equal(
     assert errors == pytest.approx(errors[0], rel=2e-3)
 
 
-def test_layers_by_squared_error_make_bounds_equal() -> None:
-    spread = {"a": (1000, 1.0), "b": (3000, 2.0), "c": (10, 0.7)}
-    history = [row(0), row(1, spread=spread)]
-    fine, same = (BASE.replace(error_bound=bound) for bound in ("std:0.01", "abs:0.001"))
-
-    factors = decide("layers:cost=mse", history, fine).config.factors
-    bounds = [factors[name] * deviation for name, (_, deviation) in spread.items()]
-    assert bounds == pytest.approx([bounds[0]] * 3, rel=3e-3)
-    factors = decide("layers:cost=mse", history, same).config.factors
-    assert factors == pytest.approx(dict.fromkeys(spread, 1.0), rel=1e-3)
-
-
 def test_layers_wait_for_what_they_need_and_leave_out_what_cannot_be_known() -> None:
     spread = {"a": (1000, 1.0), "b": (1000, 1.0), "gone": (0, 1.0), "still": (9, 0.0)}
     unknown = row(1, spread=spread)

@@ -6,8 +6,7 @@ a bit an element less for twice the bound. Then at the optimum c_l D_l is equal 
 reverse water-filling (Cover and Thomas, 10.3.3). So bounds become level / sqrt(c_l), and the level
 keeps the mean of their logarithms over all elements.
 
-With c_l = 1 / var_l all factors of a ``std`` bound are 1. With c_l = 1, the plain squared error,
-all bounds become equal. Measured costs are what a tensor's errors do to the held-out loss.
+Costs are measured: what a tensor's errors do to the held-out loss.
 """
 
 from __future__ import annotations
@@ -23,16 +22,9 @@ from fedsz.control.record import Decision, RoundRecord
 from fedsz.core.settings import DELTA, DELTA_EF
 from fedsz.core.step import MOST, root_mean_square
 from fedsz.errors import ConfigError
-from fedsz.spec_strings import Choice, setting
+from fedsz.spec_strings import setting
 
 RECENT: Final = 3  # measurements whose mean counts
-
-
-class Cost(Choice):
-    """Of a tensor's errors."""
-
-    MEASURED = "measured"
-    MSE = "mse"
 
 
 @dataclass(frozen=True)
@@ -50,26 +42,23 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Layers(Policy):
-    """Gives every tensor its own factor on the bound.
+    """Gives every tensor its own factor on the bound: 1 until a cost is measured.
 
     Attributes:
-        cost: "measured", by the held-out loss, with factors of 1 until something is measured; or
-            "mse", all elements alike.
         limit: a bound grows and shrinks by this factor at most.
 
     Raises:
-        ConfigError: no such cost, or a limit below 1.
+        ConfigError: the limit is below 1.
     """
 
     name = "layers"
 
-    cost: Cost = Cost.MEASURED
     limit: float = setting(8.0, 1)
 
     @property
     def needs(self) -> frozenset[str]:
         """The spread, and what costs are measured by."""
-        return frozenset({SPREAD, SENSITIVITY} if self.cost == Cost.MEASURED else {SPREAD})
+        return frozenset({SPREAD, SENSITIVITY})
 
     def init(self) -> Tensors:
         """Return no measurements."""
@@ -128,8 +117,9 @@ class Layers(Policy):
         weights, logs = {}, {}  # by tensor: elements, and log(e_l sqrt(c_l))
         for name, (count, deviation) in known.items():
             unit = {"std": deviation, "abs": 1.0, "step": min(rms, MOST * deviation)}[bound.kind]
-            cost = 1.0 if self.cost == Cost.MSE else self._measured(state, name, count)
-            if cost is not None and 0 < unit < math.inf:
+            measured = state.sensitivities.get(name, ())
+            if measured and 0 < unit < math.inf:
+                cost = sum(x / len(measured) for x in measured) / count
                 log_cost = math.log(cost) / 2 if cost else -math.inf
                 absolute = math.log(bound.value * before.get(name, 1.0)) + math.log(unit)
                 weights[name], logs[name] = count, absolute + log_cost
@@ -140,8 +130,3 @@ class Layers(Policy):
         level = sum(weights[name] / elements * logs[name] for name in costly)
         most = math.log(self.limit)
         return {name: math.exp(max(min(level - x, most), -most)) for name, x in logs.items()}
-
-    def _measured(self, state: Tensors, name: str, count: int) -> float | None:
-        """Return the mean measured cost of an element of a tensor; None if there is none."""
-        last = state.sensitivities.get(name)
-        return sum(x / len(last) for x in last) / count if last else None

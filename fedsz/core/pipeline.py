@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
 from fedsz import methods
-from fedsz.arrays import Buffer, NDArray, chunks, wide
+from fedsz.arrays import Buffer, NDArray, chunks, is_finite, is_small, wide
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.core.coders import Coder, base_of, hardly_saves
 from fedsz.core.lossless import Entry
@@ -19,12 +19,13 @@ from fedsz.core.lossy import moved, narrow, saturated
 from fedsz.core.reference import Reference
 from fedsz.errors import CodecError, CodecUnavailable, ConfigError, CorruptStream, UnsupportedStream
 from fedsz.methods import Chain, Shared, Sparse, State, TensorSpec
-from fedsz.methods.base import DTYPES, Decoded, dense, is_finite, is_small
-from fedsz.methods.chain import by_tensor, flat, misfit
+from fedsz.methods.base import DTYPES, Decoded, dense
 from fedsz.methods.symbols import read, write
 from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, MOST_CHAINS, Tensor
 from fedsz.stream import Chain as ChainRecord
 from fedsz.stream import Part as Payload
+
+_TENSOR: Final = "/"  # between the name of a state's array and its tensor, in a record
 
 
 class PipelineCoder(Coder):
@@ -57,7 +58,7 @@ class PipelineCoder(Coder):
 
     @property
     def state(self) -> dict[str, NDArray]:
-        """What the methods keep for the next round; see `fedsz.methods.chain.flat`."""
+        """What the methods keep for the next round; see `flat`."""
         return flat({**self._earlier, **self._state})
 
     def encode(self, entry: Entry, reference: Reference | None) -> Payload | None:
@@ -198,6 +199,32 @@ class PipelineDecoder:
     def _shared(self, shape: Sequence[int], dtype: np.dtype) -> Shared:
         spec = TensorSpec(tuple(shape), wide(dtype), self.name)
         return Shared(spec, self.record.seed, self.record.round, self.record.sender)
+
+
+def flat(states: Mapping[str, State]) -> dict[str, NDArray]:
+    """Return the arrays of all tensors' states as a record has them."""
+    return {f"{key}{_TENSOR}{name}": x for name, s in states.items() for key, x in s.items()}
+
+
+def by_tensor(record: Mapping[str, NDArray]) -> dict[str, State]:
+    """Return the state of each tensor, given a record of `flat`."""
+    states: dict[str, dict[str, NDArray]] = {}
+    for key, x in record.items():
+        own, _, name = key.partition(_TENSOR)
+        states.setdefault(name, {})[own] = x
+    return dict(states)
+
+
+def misfit(earlier: State, needed: State) -> str:
+    """Return where a state differs from one of the right shapes and dtypes; "" if it fits."""
+    have, want = (
+        {key: f"{x.dtype} {x.shape}" for key, x in state.items()} for state in (earlier, needed)
+    )
+    for key in sorted(have.keys() | want.keys()):
+        has, needs = have.get(key, "none"), want.get(key, "none")
+        if has != needs:
+            return f"{key} is {has} and must be {needs}"
+    return ""
 
 
 @lru_cache(maxsize=MOST_CHAINS)

@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import NDArray, chunks, flat
+from fedsz.arrays import NDArray, flat
 from fedsz.codecs import _methods, _stream
 from fedsz.codecs.spread import energy
 from fedsz.errors import CodecError, ConfigError, CorruptStream
@@ -275,23 +275,6 @@ class Stage(ABC):
 def dense(decoded: Decoded) -> NDArray:
     """Return a decoded tensor with all its zeros."""
     return decoded.dense() if isinstance(decoded, Sparse) else decoded
-
-
-def is_small(x: NDArray) -> bool:
-    """Say whether an array is finite and so is the sum of its squares, in its own dtype.
-
-    No chain makes anything near the largest number of the dtype of such an array. This takes
-    less time than to ask whether each element is finite.
-    """
-    flat = x.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(np.dot(flat, flat)))
-
-
-def is_finite(x: NDArray) -> bool:
-    """Say whether all elements are finite."""
-    flat = x.reshape(-1)
-    return is_small(flat) or all(np.isfinite(flat[here]).all() for here in chunks(flat.size))
 
 
 def require_drawable(spec: TensorSpec) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, is_finite
 from fedsz.errors import CodecError, ConfigError, LimitExceeded
 from fedsz.methods.base import (
     NOTHING,
@@ -19,14 +18,12 @@ from fedsz.methods.base import (
     Symbols,
     TensorSpec,
     dense,
-    is_finite,
 )
 from fedsz.spec_strings import check_settings, setting, spelled
 
 MOST_STAGES: Final = 8  # of a chain, so that no stream asks for more work
 FREE: Final = 1 << 8  # values that any tensor may have
 THEN: Final = ">"  # between the parts of a chain
-_TENSOR: Final = "/"  # between the name of a state's array and its tensor, in a record
 
 
 @dataclass(frozen=True)
@@ -225,29 +222,3 @@ class Chain:
         most = max(made.size for made in self.specs((), spec))
         if most > max(spec.size, FREE):
             raise LimitExceeded(f"{self}: {most} values of {spec.size} elements")
-
-
-def flat(states: Mapping[str, State]) -> dict[str, NDArray]:
-    """Return the arrays of all tensors' states as a record has them."""
-    return {f"{key}{_TENSOR}{name}": x for name, s in states.items() for key, x in s.items()}
-
-
-def by_tensor(record: Mapping[str, NDArray]) -> dict[str, State]:
-    """Return the state of each tensor, given a record of `flat`."""
-    states: dict[str, dict[str, NDArray]] = {}
-    for key, x in record.items():
-        own, _, name = key.partition(_TENSOR)
-        states.setdefault(name, {})[own] = x
-    return dict(states)
-
-
-def misfit(earlier: State, needed: State) -> str:
-    """Return where a state differs from one of the right shapes and dtypes; "" if it fits."""
-    have, want = (
-        {key: f"{x.dtype} {x.shape}" for key, x in state.items()} for state in (earlier, needed)
-    )
-    for key in sorted(have.keys() | want.keys()):
-        has, needs = have.get(key, "none"), want.get(key, "none")
-        if has != needs:
-            return f"{key} is {has} and must be {needs}"
-    return ""

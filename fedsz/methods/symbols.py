@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import Buffer, NDArray, chunks
+from fedsz.arrays import Buffer, NDArray, chunks, is_finite
 from fedsz.codecs import _methods
 from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CodecError, CorruptStream, LimitExceeded
-from fedsz.methods.base import VALUES, Coded, Kind, TensorSpec, is_finite, require_count
+from fedsz.methods.base import VALUES, Coded, Kind, TensorSpec, require_count
 from fedsz.methods.chain import Chain
 
 MOST_WIDTH: Final = 48  # bits of a gap
