@@ -115,7 +115,7 @@ class FetchSgd(FedAvgOfSteps):
         with np.errstate(over="ignore", invalid="ignore"):
             velocity = mean.dtype.type(self.momentum) * velocity + mean
             error = error + velocity
-            estimates = self.sketch.medians(error, _shared(name, x))
+            estimates = self.sketch.estimates(error, _shared(name, x), _medians)
         if np.isfinite(estimates).all() and x.size:
             places = largest(estimates, self.k.of(x.size))
             applied[places] = estimates[places]
@@ -126,6 +126,11 @@ class FetchSgd(FedAvgOfSteps):
 
 def _table(sketch: Sketch, name: str, x: NDArray) -> NDArray:
     return sketch.code(x.reshape(-1), _shared(name, x))[VALUES]
+
+
+def _medians(rows: NDArray) -> NDArray:
+    medians: NDArray = np.median(rows, axis=0)
+    return medians
 
 
 def _shared(name: str, x: NDArray) -> Shared:

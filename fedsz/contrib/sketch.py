@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import CHUNK, NDArray, flat
+from fedsz.arrays import CHUNK, NDArray, chunks, flat
 from fedsz.codecs import _methods
 from fedsz.methods.base import (
     VALUES,
@@ -22,7 +23,7 @@ from fedsz.methods.base import (
 )
 from fedsz.spec_strings import setting
 
-SHARE: Final = 16  # of a tensor are so many elements decoded at a time, in float64
+SHARE: Final = 16  # of a tensor are so many elements decoded at a time, in float64 and all rows
 
 
 @dataclass(frozen=True)
@@ -71,29 +72,33 @@ class Sketch(Stage):
 
     def decode(self, symbols: Symbols, shared: Shared) -> NDArray:
         spec = shared.spec
-        require_count("values", symbols[VALUES], self.rows * self.columns.of(spec.size))
-        require_drawable(spec)
-        rows, key = flat(symbols[VALUES]).reshape(self.rows, -1), shared.key()
-        y = np.empty(spec.size, spec.dtype)
-        step = max(CHUNK, spec.size // SHARE)
-        for start in range(0, spec.size, step):
-            total = np.zeros(min(step, spec.size - start))
-            for i, row in enumerate(rows):  # which a cache may hold
-                _methods.add_from_sketch(key, i * spec.size + start, row, total)
-            total *= self._scale(spec)
-            y[start : start + step] = total
+        shrink = 1.0 if self.unbiased or not spec.size else 1 + self.variance(spec)
+        scale = 1 / (self.rows * shrink)
+        y = self.estimates(symbols[VALUES], shared, lambda rows: rows.sum(axis=0) * scale)
         return y.reshape(spec.shape)
 
-    def medians(self, values: NDArray, shared: Shared) -> NDArray:
-        """Return the median over rows of each element's column times its sign, flat."""
-        spec, width = shared.spec, self.columns.of(shared.spec.size)
-        rows = np.zeros((self.rows, spec.size))
-        for i, row in enumerate(rows):
-            columns = flat(values[i * width : (i + 1) * width])
-            _methods.add_from_sketch(shared.key(), i * spec.size, columns, row)
-        return np.asarray(np.median(rows, axis=0).astype(spec.dtype))
+    def estimates(
+        self, values: NDArray, shared: Shared, combined: Callable[[NDArray], NDArray]
+    ) -> NDArray:
+        """Return a flat tensor, given the values of its sketch.
 
-    def _scale(self, spec: TensorSpec) -> float:
-        """Return what the sum over rows is multiplied by."""
-        shrink = 1.0 if self.unbiased or not spec.size else 1 + self.variance(spec)
-        return 1 / (self.rows * shrink)
+        Args:
+            values: flat.
+            shared: of `code`.
+            combined: of elements' columns times their signs, float64 with a row for each row of
+                the sketch, the elements.
+
+        Raises:
+            CorruptStream: values are of another sketch.
+        """
+        spec = shared.spec
+        require_count("values", values, self.rows * self.columns.of(spec.size))
+        require_drawable(spec)
+        columns, key = flat(values).reshape(self.rows, -1), shared.key()
+        y = np.empty(spec.size, spec.dtype)
+        for here in chunks(spec.size, max(CHUNK, spec.size // (SHARE * self.rows))):
+            rows = np.zeros((self.rows, y[here].size))
+            for i, row in enumerate(columns):  # which a cache may hold
+                _methods.add_from_sketch(key, i * spec.size + here.start, row, rows[i])
+            y[here] = combined(rows)
+        return y
