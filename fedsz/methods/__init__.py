@@ -7,13 +7,14 @@ says what each does, and how to add one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from fedsz import plugins
 from fedsz.codecs import CODECS
 from fedsz.errors import ConfigError
-from fedsz.methods.base import Shared, Sparse, Stage, State, TensorSpec
+from fedsz.methods.base import Part, Shared, Sparse, Stage, State, TensorSpec
 from fedsz.methods.bounded import AT, Bounded
 from fedsz.methods.centroids import Centroids
 from fedsz.methods.chain import THEN, Chain, Feedback, Wrapper
@@ -24,9 +25,7 @@ from fedsz.methods.ternary import Ternary
 from fedsz.methods.top_k import TopK
 from fedsz.spec_strings import chosen
 
-Method = Stage | Wrapper
-
-METHODS: Final[tuple[Method, ...]] = (
+METHODS: Final[tuple[Part, ...]] = (
     Feedback(), Rotate(), TopK(), RandomK(), Ternary(), Qsgd(), Centroids(),
 )  # fmt: skip
 
@@ -67,6 +66,7 @@ __all__ = [
     "Bounded",
     "Chain",
     "Feedback",
+    "Part",
     "Preset",
     "Shared",
     "Sparse",
@@ -80,7 +80,7 @@ __all__ = [
 ]
 
 
-def all_methods() -> tuple[Method, ...]:
+def all_methods() -> tuple[Part, ...]:
     """Return the core's methods, then those of `fedsz.contrib` and of installed packages.
 
     Raises:
@@ -113,14 +113,14 @@ def parse_sent(text: str, /) -> Chain:
     return Chain(tuple(part for part in parts if isinstance(part, Stage)), wrappers)
 
 
-def _part(text: str) -> Method:
+def _part(text: str) -> Part:
     """Return the method, or the codec with its bound, that ``text`` says."""
     name = text.partition(AT)[0].partition(":")[0]
     if any(codec.name == name for codec in CODECS):
         return Bounded.of(text)
     # Plugins are loaded for names that the core does not have.
-    methods: Sequence[Method] = METHODS if name in (m.name for m in METHODS) else all_methods()
-    if not any(method.name == name for method in methods):
-        have = ", ".join(thing.name for thing in (*methods, *PRESETS, *CODECS))
-        raise ConfigError(f"no method {name!r}; have {have}")
+    methods: Sequence[Part] = METHODS if name in (m.name for m in METHODS) else all_methods()
+    if name not in (method.name for method in methods):
+        names = [part.name for part in methods], _CHAIN_OF, [codec.name for codec in CODECS]
+        raise ConfigError(f"no method {name!r}; have {', '.join(itertools.chain(*names))}")
     return chosen("method", text, methods)

@@ -189,14 +189,36 @@ class Sparse:
 Decoded = NDArray | Sparse
 
 
-class Stage(ABC):
-    """A stage of a chain: a frozen dataclass whose fields are its settings.
+class Part(ABC):
+    """A part of a chain: a frozen dataclass whose fields are its settings.
 
     All functions are pure: equal arguments give equal results, and no argument is changed.
 
     Attributes:
         name: what users write.
         summary: what it does, on one line.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a setting out of its range."""
+        check_settings(self)
+
+    def __str__(self) -> str:
+        """Return it as users write it."""
+        return spelled(self)
+
+    def init(self, spec: TensorSpec) -> State:
+        """Return the state before the first round: arrays by name, none for most parts."""
+        return NOTHING
+
+
+class Stage(Part):
+    """A part that codes a tensor, or the values of the stage before.
+
+    Attributes:
         symbols: the kinds of its symbols by name, in the order of the wire. Those named `VALUES`
             are coded by the next stage of a chain, or packed as they are.
         biased: whether the mean of the decoded differs from the encoded. Such a stage needs
@@ -206,9 +228,6 @@ class Stage(ABC):
         contracts: whether its error is smaller than its input. Any other stage must stay outside
             `Feedback`, where its error would grow. Biased ones do; few unbiased ones do.
     """
-
-    name: ClassVar[str]
-    summary: ClassVar[str]
 
     @property
     @abstractmethod
@@ -220,23 +239,11 @@ class Stage(ABC):
 
     @property
     def stateful(self) -> bool:
-        return type(self).init is not Stage.init
+        return type(self).init is not Part.init
 
     @property
     def contracts(self) -> bool:
         return self.biased
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` for a setting out of its range."""
-        check_settings(self)
-
-    def __str__(self) -> str:
-        """Return it as users write it."""
-        return spelled(self)
-
-    def init(self, spec: TensorSpec) -> State:
-        """Return the state before the first round: arrays by name, none for most stages."""
-        return NOTHING
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Symbols, State]:
         """Return the symbols of a tensor, and the state after it.

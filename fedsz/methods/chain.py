@@ -12,6 +12,7 @@ from fedsz.methods.base import (
     VALUES,
     Coded,
     Decoded,
+    Part,
     Shared,
     Stage,
     State,
@@ -19,44 +20,25 @@ from fedsz.methods.base import (
     TensorSpec,
     dense,
 )
-from fedsz.spec_strings import check_settings, setting, spelled
+from fedsz.spec_strings import setting
 
 MOST_STAGES: Final = 8  # of a chain, so that no stream asks for more work
 FREE: Final = 1 << 8  # values that any tensor may have
 THEN: Final = ">"  # between the parts of a chain
 
 
-@dataclass(frozen=True)
-class Wrapper:
+class Wrapper(Part):
     """A part around all behind it that only a sender runs: receivers need not know of it.
 
-    A frozen dataclass whose fields are its settings. Its functions are pure, as those of `Stage`.
-
     Attributes:
-        name: what users write.
-        summary: what it does, on one line.
         feeds_back: whether it adds the error of one round to the next. All stages inside must then
             have errors smaller than their input, and it stands last of the wrappers.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
     feeds_back: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` for a setting out of range."""
-        check_settings(self)
-
-    def __str__(self) -> str:
-        """Return it as users write it."""
-        return spelled(self)
 
     def check(self, inner: Chain) -> None:
         """Raise `ConfigError` if it makes no sense around ``inner``."""
-
-    def init(self, spec: TensorSpec) -> State:
-        """Return its own state before the first round."""
-        return NOTHING
 
     def encode(self, inner: Chain, x: NDArray, state: State, shared: Shared) -> tuple[Coded, State]:
         """Return the symbols of a tensor by ``inner``'s stages, and the state after it.
