@@ -140,12 +140,12 @@ def test_one_of_ten_clients_does_not_set_what_all_evaluate() -> None:
 
 def test_a_schedule_runs_over_the_rounds_it_is_told_of() -> None:
     watched = Watched(grid_of(app_of()))
-    grid = FedSZGrid(watched, policy="schedule:first=std:3,last=std:1,shape=linear", rounds=ROUNDS)
+    grid = FedSZGrid(watched, policy="schedule:first=std:16,last=std:1", rounds=ROUNDS)
     FedAvg(fraction_evaluate=1).start(grid, record_of(initial()), num_rounds=ROUNDS)
 
     trained = [c for c in watched.down[::CLIENTS] if "config" in c.config_records][::2]
     asked = [Request.decode(note_of(content)).settings.error_bound for content in trained]
-    assert asked == ["std:3", "std:2.5", "std:2", "std:1.5", "std:1"]
+    assert asked == ["std:16", "std:8", "std:4", "std:2", "std:1"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from flwr.app import Context, Message
 
 import fedsz
+from fedsz.core.pipeline import by_tensor
 from fedsz.errors import ConfigError, TooFewReplies
 from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg, fedbuff
 from fedsz.flower.records import stream_of
@@ -18,7 +19,6 @@ from fedsz.flower.refusal import Refusal
 from fedsz.flower.store import RecordStore
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.flower_compat import data_of
-from fedsz.methods.state import by_tensor
 from tests.federation import (
     CLIENTS,
     app_of,

@@ -45,3 +45,6 @@ def test_a_round_calls_few_functions_of_few_modules() -> None:
     functions = {code for code in called if code.co_name not in COMPREHENSIONS}
     assert 100 < len(functions) <= MOST_FUNCTIONS
     assert len({code.co_filename for code in functions}) <= MOST_MODULES
+    # Pipelines cost those who use them.
+    unused = (f"{PACKAGE}/methods/", f"{PACKAGE}/contrib/")
+    assert not [code for code in functions if code.co_filename.startswith(unused)]

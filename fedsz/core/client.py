@@ -13,20 +13,26 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from fedsz.arrays import LOSSY_DTYPES, NDArray, New, StateDict, as_arrays, cast, new_memory
+from fedsz.arrays import (
+    LOSSY_DTYPES,
+    NDArray,
+    New,
+    StateDict,
+    as_arrays,
+    cast,
+    is_finite,
+    new_memory,
+)
 from fedsz.core.broadcast import initial_reference
 from fedsz.core.coders import CodecCoder, Coder, UpdateCoder
 from fedsz.core.decode import arrays_of
 from fedsz.core.encode import Report, compress_lossless, compress_measured
 from fedsz.core.feedback import ErrorFeedback
-from fedsz.core.pipeline import PipelineCoder
+from fedsz.core.pipeline import PipelineCoder, by_tensor, flat
 from fedsz.core.protocol import ReplyNote, Request
 from fedsz.core.reference import Reference, require_reference, shown
 from fedsz.core.step import UpdateEnergy, bounds_of_step, energies, is_step, scales_of_step
 from fedsz.errors import DivergedUpdate, NeedsKeyFrame
-from fedsz.methods import by_step
-from fedsz.methods.base import is_finite
-from fedsz.methods.state import by_tensor, flat
 from fedsz.stream import Limits, Reader
 
 logger = logging.getLogger(__name__)
@@ -36,7 +42,7 @@ RESIDUAL: Final = "feedback"
 BEFORE: Final = "before"  # the residual that a reply of this round began with
 _SHOWN: Final = 5  # tensors that an error names
 
-Memory = Mapping[str, NDArray]  # residuals and methods' state, see `fedsz.methods.state.flat`
+Memory = Mapping[str, NDArray]  # residuals and methods' state, see `fedsz.core.pipeline.flat`
 
 
 class Store(Protocol):
@@ -258,7 +264,7 @@ class ClientSession:
                     zeros = Reference({n: np.zeros_like(r) for n, r in residuals.items()})
                     bounds = bounds_of_step(energies(residuals, zeros, settings), settings)
             return CodecCoder(settings, bounds)
-        scales = scales_of_step(energies(arrays, start, settings)) if by_step(pipeline) else {}
+        scales = scales_of_step(energies(arrays, start, settings)) if pipeline.by_step else {}
         return PipelineCoder(
             pipeline,
             seed=request.seed,

@@ -60,10 +60,6 @@ class Coder(ABC):
         """Return what is to be sent of a tensor that stays lossless: the tensor."""
         return entry
 
-    def feeds_back(self, entry: Entry) -> bool:  # noqa: ARG002 - of subclasses
-        """Say whether error feedback, if there is some, is for this tensor."""
-        return True
-
 
 def base_of(entry: Entry, reference: Reference | None) -> NDArray | None:
     """Return the tensor that an entry may be coded as a difference from, if there is one."""
@@ -186,7 +182,7 @@ class UpdateCoder(Coder):
 
     def exact(self, entry: Entry) -> Entry:
         """Return a tensor with its residual: all that the tensor's dtype holds of it arrives."""
-        if self._feedback is None or not self._coder.feeds_back(entry):
+        if self._feedback is None:
             return entry
         x = self._feedback.target(entry.name, entry.x)
         if x is entry.x or x.dtype in WIDE:
@@ -239,8 +235,7 @@ class UpdateCoder(Coder):
         self, entry: Entry, base: NDArray, reference: Reference | None
     ) -> Part | None:
         """Code a tensor, decode it, and compare."""
-        coder = self._coder
-        feedback = self._feedback if coder.feeds_back(entry) else None
+        coder, feedback = self._coder, self._feedback
         target = entry
         if feedback is not None:
             target = entry._replace(x=feedback.target(entry.name, entry.x))

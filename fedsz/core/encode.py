@@ -22,7 +22,7 @@ from fedsz.core.reference import Reference
 from fedsz.core.settings import DEFAULT, Settings
 from fedsz.core.step import bounds_of_step, energies
 from fedsz.errors import ConfigError
-from fedsz.methods import Transform, keeps_state
+from fedsz.methods import Chain
 from fedsz.stream import CHAINED, DIFFERENCE, VALUES, Part, Tensor, write
 
 # Smaller lossless tensors share a payload: a hundred BatchNorm vectors pack better together, and
@@ -59,7 +59,7 @@ def compress(
     threshold: int = DEFAULT.threshold,
     rule: str = DEFAULT.rule,
     reference: Reference | StateDict | None = None,
-    chain: str | Transform | None = None,
+    chain: str | Chain | None = None,
     seed: int = 0,
 ) -> bytes:
     """Return a state_dict as one self-describing stream.
@@ -114,14 +114,14 @@ def compress(
     return compress_measured(state, config, base, bounds=bounds, coder=coder)[0]
 
 
-def _stateless(chain: str | Transform) -> Transform:
+def _stateless(chain: str | Chain) -> Chain:
     """Return a chain that nothing has to be kept of, or raise `ConfigError`."""
-    transform = methods.parse(chain) if isinstance(chain, str) else chain
-    if keeps_state(transform):
+    parsed = methods.parse(chain) if isinstance(chain, str) else chain
+    if parsed.keeps_state:
         raise ConfigError(
-            f"{transform} keeps state from round to round, and compress() keeps none: FedSZMod does"
+            f"{parsed} keeps state from round to round, and compress() keeps none: FedSZMod does"
         )
-    return transform
+    return parsed
 
 
 def compress_measured(
