@@ -271,6 +271,22 @@ def chunks(size: int, length: int = CHUNK) -> Iterator[slice]:
         yield slice(start, start + length)
 
 
+def is_small(x: NDArray) -> bool:
+    """Say whether an array is finite and so is the sum of its squares, in its own dtype.
+
+    This takes less time than to ask whether each element is finite.
+    """
+    flat = x.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(flat, flat)))
+
+
+def is_finite(x: NDArray) -> bool:
+    """Say whether all elements are finite."""
+    flat = x.reshape(-1)
+    return is_small(flat) or all(np.isfinite(flat[here]).all() for here in chunks(flat.size))
+
+
 def add_scaled(x: NDArray, weight: float, sums: NDArray) -> None:
     """Add ``weight`` times ``x`` to ``sums``, in their dtype; both are C-contiguous."""
     flat, out = x.reshape(-1), sums.reshape(-1)

@@ -36,12 +36,12 @@ DOWNLINKS = [EXACT, "step:0.6", "step:2", "std:1", "1e-3", "abs:1e-4", "abs:100"
 LOSSY = [codec.name for codec in CODECS if codec.lossy and codec.missing() is None]
 BOUNDED = [c.name for c in CODECS if c.name in LOSSY and c.keeps_bound]
 PIPELINES = [
-    "topk:k=5%>ternary", "randk:k=20%", "qsgd", "uniform@std:1", "matrix?topk|*.bias?sign",
+    "topk:k=5%>ternary", "randk:k=20%", "qsgd", "uniform@std:1",
     "powersgd", "rotate>sign", "centroids:bits=2",
 ]  # fmt: skip
 FEEDBACK = [
-    "feedback>topk:k=20%", "feedback>sign", "feedback>ternary", "feedback>uniform@step:1",
-    "matrix?feedback>topk:k=5%|*?feedback>topk:k=20%>centroids", "feedback>powersgd:rank=1",
+    "feedback>topk:k=20%", "feedback>sign", "feedback>uniform@step:1",
+    "feedback>topk:k=20%>centroids", "feedback>powersgd:rank=1",
 ]  # fmt: skip
 
 

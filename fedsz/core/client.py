@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from fedsz.arrays import LOSSY_DTYPES, NDArray, StateDict, as_arrays, cast
+from fedsz.arrays import LOSSY_DTYPES, NDArray, StateDict, as_arrays, cast, is_finite
 from fedsz.core.broadcast import initial_reference
-from fedsz.core.coders import CodecCoder, Coder, PipelineCoder
+from fedsz.core.coders import CodecCoder, Coder, PipelineCoder, flat
 from fedsz.core.decode import arrays_of
 from fedsz.core.encode import Report, compress_measured
 from fedsz.core.feedback import UpdateCoder, UpdateEnergy
@@ -29,9 +29,7 @@ from fedsz.core.reference import (
     shown,
 )
 from fedsz.errors import DivergedUpdate, NeedsKeyFrame
-from fedsz.methods import Transform, by_step
-from fedsz.methods.base import is_finite
-from fedsz.methods.state import flat, tensor_of
+from fedsz.methods import Chain
 from fedsz.stream import Limits, Reader
 
 logger = logging.getLogger(__name__)
@@ -41,7 +39,7 @@ RESIDUAL: Final = "feedback"
 BEFORE: Final = "before"  # the residual that a reply of this round began with
 _SHOWN: Final = 5  # tensors that an error names
 
-Memory = Mapping[str, NDArray]  # residuals and methods' state, see `fedsz.methods.state.flat`
+Memory = Mapping[str, NDArray]  # residuals and methods' state, see `fedsz.core.coders.flat`
 
 
 class Store(Protocol):
@@ -182,7 +180,7 @@ class ClientSession:
             start, base = Reference({n: np.zeros_like(x) for n, x in arrays.items()}), None
         residuals, earlier, waited = self._memory(key)
         pipeline = settings.pipeline
-        is_by_step = by_step(pipeline) if pipeline else settings.bound.kind == "step"
+        is_by_step = pipeline.by_step if pipeline else settings.bound.kind == "step"
         moved = energies(arrays, start, settings) if is_by_step else {}
         self._check_finite(key, arrays, reference, moved)
         coder = self._coder(pipeline, moved, earlier)
@@ -233,7 +231,7 @@ class ClientSession:
 
     def _coder(
         self,
-        pipeline: Transform | None,
+        pipeline: Chain | None,
         moved: Mapping[str, tuple[int, float]],
         earlier: Memory,
     ) -> Coder:
@@ -290,7 +288,8 @@ class ClientSession:
 
 def _by_tensor(memory: Memory, path: str) -> dict[str, NDArray]:
     """Return the arrays of a memory that have one path, by tensor."""
-    return {tensor_of(name): x for name, x in memory.items() if name.startswith(f"{path}/")}
+    start = f"{path}/"
+    return {n.removeprefix(start): x for n, x in memory.items() if n.startswith(start)}
 
 
 def _in_dtypes_of(reference: Reference, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:

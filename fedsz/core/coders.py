@@ -8,10 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray, wide
+from fedsz.arrays import NDArray, is_finite, is_small, wide
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec, of_wire_id
 from fedsz.core.decode import PipelineDecoder, require_finite
@@ -24,12 +25,12 @@ from fedsz.core.tensors import (
     encode_lossy,
 )
 from fedsz.errors import CodecError, CodecUnavailable, CorruptStream
-from fedsz.methods import Chain, Shared, State, TensorSpec, Transform, feedback_of
-from fedsz.methods.base import is_finite, is_small
-from fedsz.methods.payload import write
-from fedsz.methods.state import by_tensor, flat, misfit
+from fedsz.methods import Chain, Shared, State, TensorSpec
+from fedsz.methods.symbols import write
 from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, CHAINED, DIFFERENCE, VALUES, Part
 from fedsz.stream import Chain as ChainRecord
+
+_TENSOR: Final = "/"  # between the name of a state's array and its tensor, in a record
 
 
 class Coder(ABC):
@@ -48,7 +49,7 @@ class Coder(ABC):
 
     @property
     def state(self) -> dict[str, NDArray]:
-        """What is kept for the next round; see `fedsz.methods.state.flat`."""
+        """What is kept for the next round; see `flat`."""
         return {}
 
     @abstractmethod
@@ -73,10 +74,6 @@ class Coder(ABC):
     def exact(self, entry: Entry) -> Entry:
         """Return what is to be sent of a tensor that stays lossless: the tensor."""
         return entry
-
-    def feeds_back(self, entry: Entry) -> bool:  # noqa: ARG002 - of subclasses
-        """Say whether error feedback, if there is some, is for this tensor."""
-        return True
 
 
 def hardly_saves(payload: bytes, x: NDArray) -> bool:
@@ -139,7 +136,7 @@ class PipelineCoder(Coder):
     """A pipeline at work on one state_dict.
 
     Args:
-        transform: what codes tensors.
+        chain: what codes tensors.
         seed, round, sender: as in `fedsz.methods.Shared`.
         earlier: the state after an earlier round, as `state` returned it.
         scales: by tensor, what bounds of kind ``step`` are multiplied with.
@@ -147,7 +144,7 @@ class PipelineCoder(Coder):
 
     def __init__(
         self,
-        transform: Transform,
+        chain: Chain,
         *,
         seed: int = 0,
         round: int = 0,  # noqa: A002
@@ -156,7 +153,7 @@ class PipelineCoder(Coder):
         scales: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         super().__init__()
-        self._transform, self._drawn, self._scales = transform, (seed, round, sender), scales
+        self._chain, self._drawn, self._scales = chain, (seed, round, sender), scales
         self._earlier, self._state = by_tensor(earlier), dict[str, State]()
 
     @property
@@ -167,9 +164,9 @@ class PipelineCoder(Coder):
     def encode(self, entry: Entry) -> Part | None:
         """Do as `Coder.encode`.
 
-        A tensor stays lossless where the pipeline leaves it alone, where it is empty or not finite,
-        where a method cannot code it or would decode it to what is not finite, and where that
-        would hardly save anything. The state stays as it was then.
+        A tensor stays lossless where it is empty or not finite, where a method cannot code it or
+        would decode it to what is not finite, and where that would hardly save anything. The state
+        stays as it was then.
 
         Raises:
             CodecUnavailable: a codec's library is not installed here.
@@ -179,37 +176,24 @@ class PipelineCoder(Coder):
         if base is not None:
             with np.errstate(over="ignore", invalid="ignore"):
                 x = np.asarray(np.subtract(x, base, dtype=x.dtype))
-        transform = self._transform.of(TensorSpec(x.shape, x.dtype, entry.name))
-        if transform is None or not x.size or not is_finite(x):
+        payload = self._coded(x, entry) if x.size and is_finite(x) else None
+        if payload is None:
             return None
-        payload, chain = self._coded(x, entry, transform)
-        if payload is None or chain is None:
-            return None
-        record = ChainRecord(str(chain), *self._drawn)
+        record = ChainRecord(str(self._chain.sent), *self._drawn)
         if record not in self.chains:
             self.chains.append(record)
         kind = CHAIN if base is None else CHAIN_DIFFERENCE
         return Part(self.chains.index(record), payload, None, (entry.i,), kind)
 
-    def feeds_back(self, entry: Entry) -> bool:
-        """Do as `Coder.feeds_back`."""
-        spec = TensorSpec(entry.x.shape, wide(entry.x.dtype), entry.name)
-        return feedback_of(self._transform, spec) is not None
-
-    def _coded(
-        self, x: NDArray, entry: Entry, transform: Transform
-    ) -> tuple[bytes | None, Chain | None]:
-        """Return the payload of a finite ``x`` and the chain that decodes it; keep the state."""
-        spec = TensorSpec(x.shape, x.dtype, entry.name)
-        chain = transform.sent(spec)
-        if chain is None:
-            return None, None
+    def _coded(self, x: NDArray, entry: Entry) -> bytes | None:
+        """Return the payload of a finite ``x``, and keep the state; None if it stays lossless."""
+        spec, chain = TensorSpec(x.shape, x.dtype, entry.name), self._chain
         shared = Shared(spec, *self._drawn, scale=self._scales.get(entry.name, 0.0))
-        before = self._before(spec, transform)
+        before = self._before(spec)
         try:
             chain.require_affordable(spec)
             with np.errstate(over="ignore", invalid="ignore"):
-                coded, after = transform.encode(x, before, shared)
+                coded, after = chain.encode(x, before, shared)
                 payload = write(chain, coded)
                 # Most methods decode some elements to more than they were.
                 if not all(map(is_small, (x, *before.values()))):
@@ -219,16 +203,16 @@ class PipelineCoder(Coder):
         except CodecUnavailable:
             raise
         except (CodecError, CorruptStream):
-            return None, None
+            return None
         if hardly_saves(payload, entry.x):
-            return None, None
+            return None
         if after:
             self._state[spec.name] = after
-        return payload, chain
+        return payload
 
-    def _before(self, spec: TensorSpec, transform: Transform) -> State:
+    def _before(self, spec: TensorSpec) -> State:
         """Return the earlier state of a tensor, if it fits, or the state to begin with."""
-        first = transform.init(spec)
+        first = self._chain.init(spec)
         earlier = self._earlier.pop(spec.name, None)
         if earlier is None:
             return first
@@ -237,3 +221,29 @@ class PipelineCoder(Coder):
             return first
         self._state[spec.name] = earlier
         return earlier
+
+
+def flat(states: Mapping[str, State]) -> dict[str, NDArray]:
+    """Return the arrays of all tensors' states as a record has them."""
+    return {f"{key}{_TENSOR}{name}": x for name, s in states.items() for key, x in s.items()}
+
+
+def by_tensor(record: Mapping[str, NDArray]) -> dict[str, State]:
+    """Return the state of each tensor, given a record of `flat`."""
+    states: dict[str, dict[str, NDArray]] = {}
+    for key, x in record.items():
+        own, _, name = key.partition(_TENSOR)
+        states.setdefault(name, {})[own] = x
+    return dict(states)
+
+
+def misfit(earlier: State, needed: State) -> str:
+    """Return where a state differs from one of the right shapes and dtypes; "" if it fits."""
+    have, want = (
+        {key: f"{x.dtype} {x.shape}" for key, x in state.items()} for state in (earlier, needed)
+    )
+    for key in sorted(have.keys() | want.keys()):
+        has, needs = have.get(key, "none"), want.get(key, "none")
+        if has != needs:
+            return f"{key} is {has} and must be {needs}"
+    return ""

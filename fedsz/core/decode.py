@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedsz import codecs, methods
-from fedsz.arrays import LOSSY_DTYPES, Buffer, NDArray, StateDict, as_tensor, wide
+from fedsz.arrays import LOSSY_DTYPES, Buffer, NDArray, StateDict, as_tensor, is_finite, wide
 from fedsz.codecs import Codec
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.core.reference import Reference, like_in, require_reference
 from fedsz.core.tensors import CodedTensor, base_of, decode_lossless, located, moved
 from fedsz.errors import ConfigError, CorruptStream, UnsupportedStream
 from fedsz.methods import Chain, Shared, Sparse, TensorSpec
-from fedsz.methods.base import DTYPES, Decoded, dense, is_finite
-from fedsz.methods.payload import read
+from fedsz.methods.base import DTYPES, Decoded, dense
+from fedsz.methods.symbols import read
 from fedsz.stream import (
     BITS,
     CHAIN_DIFFERENCE,
@@ -219,12 +219,12 @@ class PipelineDecoder:
 def _parsed(text: str) -> Chain:
     """Return the pipeline of a header, or raise `UnsupportedStream`."""
     try:
-        transform = methods.parse(text, sent=True)
+        chain = methods.parse_sent(text)
     except ConfigError as err:
         raise UnsupportedStream(f"unknown pipeline {text!r}: {err}") from err
-    if not isinstance(transform, Chain):
+    if chain.wrappers:
         raise UnsupportedStream(f"{text!r} is no plain pipeline")
-    return transform
+    return chain
 
 
 def require_finite(decoded: Decoded) -> None:

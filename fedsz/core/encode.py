@@ -26,7 +26,7 @@ from fedsz.core.reference import Reference, bounds_of_step, energies
 from fedsz.core.settings import DEFAULT, Settings
 from fedsz.core.tensors import Entry, encode_lossless
 from fedsz.errors import ConfigError
-from fedsz.methods import Transform, keeps_state
+from fedsz.methods import Chain
 from fedsz.stream import CHAINED, DIFFERENCE, VALUES, Part, Tensor, write
 
 # Smaller lossless tensors share a payload: a hundred BatchNorm vectors pack better together, and
@@ -63,7 +63,7 @@ def compress(
     threshold: int = DEFAULT.threshold,
     rule: str = DEFAULT.rule,
     reference: Reference | StateDict | None = None,
-    chain: str | Transform | None = None,
+    chain: str | Chain | None = None,
     seed: int = 0,
 ) -> bytes:
     """Return a state_dict as one self-describing stream.
@@ -114,12 +114,12 @@ def compress(
         if base is None:
             raise ConfigError(f"error bound {config.error_bound} is of a step: pass its reference=")
         bounds = bounds_of_step(energies(as_arrays(state), base, config), config)
-    transform = methods.parse(chain) if isinstance(chain, str) else chain
-    if transform is not None and keeps_state(transform):
+    parsed = methods.parse(chain) if isinstance(chain, str) else chain
+    if parsed is not None and parsed.keeps_state:
         raise ConfigError(
-            f"{transform} keeps state from round to round, and compress() keeps none: FedSZMod does"
+            f"{parsed} keeps state from round to round, and compress() keeps none: FedSZMod does"
         )
-    coder = None if transform is None else PipelineCoder(transform, seed=seed)
+    coder = None if parsed is None else PipelineCoder(parsed, seed=seed)
     return compress_measured(state, config, base, bounds=bounds, coder=coder)[0]
 
 

@@ -116,15 +116,11 @@ class UpdateCoder(Coder):
 
     def exact(self, entry: Entry) -> Entry:
         """Return a tensor with its residual: all that the tensor's dtype holds of it arrives."""
-        if not self.feeds_back(entry):
+        if not self._feeds_back:
             return entry
         x = self.target(entry.name, entry.x)
         self.keep_rest(entry.name, entry.x, x)
         return entry._replace(x=x)
-
-    def feeds_back(self, entry: Entry) -> bool:
-        """Do as `Coder.feeds_back`."""
-        return self._feeds_back and self._coder.feeds_back(entry)
 
     def target(self, name: str, x: NDArray) -> NDArray:
         """Return a tensor with its residual: itself, if it has none."""
@@ -213,8 +209,7 @@ class UpdateCoder(Coder):
     def _encode_decoded(self, entry: Entry, start: NDArray) -> Part | None:
         """Code a tensor, decode it, and compare."""
         coder, x = self._coder, entry.x
-        feeds_back = self.feeds_back(entry)
-        target = entry._replace(x=self.target(entry.name, x)) if feeds_back else entry
+        target = entry._replace(x=self.target(entry.name, x)) if self._feeds_back else entry
         if isinstance(coder, CodecCoder):
             bound = coder.bound(entry.name)
             if bound and bound.kind == "std" and entry.base is not None and x.size:
@@ -226,7 +221,7 @@ class UpdateCoder(Coder):
         else:
             part = coder.encode(target)
         decoded = target.x if part is None else self.decode(target, part)
-        if feeds_back and part:
+        if self._feeds_back and part:
             self.keep_rest(entry.name, x, decoded)
         step = energy_between(x, start)
         if x.size and math.isfinite(step):

@@ -15,7 +15,7 @@ from fedsz.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedsz.codecs import Codec, LosslessCodec
-    from fedsz.methods import Transform
+    from fedsz.methods import Chain
 
 WEIGHTS: Final = "weights"
 DELTA: Final = "delta"
@@ -36,7 +36,7 @@ def _codec(text: str) -> Codec:
     return codecs.parse(text)
 
 
-def _update(text: str) -> str | Transform:
+def _update(text: str) -> str | Chain:
     """Return one of `UPDATES` as it is, and else the pipeline that codes differences."""
     if text in UPDATES:
         return text
@@ -182,7 +182,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.update != WEIGHTS
 
     @property
-    def pipeline(self) -> Transform | None:
+    def pipeline(self) -> Chain | None:
         """The pipeline of methods that codes what clients send, if any."""
         return None if self.update in UPDATES else _read("update", self.update)
 
@@ -191,19 +191,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """What a residual is multiplied with for each round; None without error feedback."""
         if self.pipeline is None:
             return self.decay if self.update == DELTA_EF else None
-        from fedsz.methods import Feedback, parts_of
-
-        feedback = (part for part in parts_of(self.pipeline) if isinstance(part, Feedback))
-        return next((part.decay for part in feedback), None)
+        return self.pipeline.feedback_decay
 
     @property
     def keeps_state(self) -> bool:
         """Whether clients keep a residual, or the state of a method, for the next round."""
-        if self.pipeline is None:
-            return self.update == DELTA_EF
-        from fedsz.methods import keeps_state
-
-        return keeps_state(self.pipeline)
+        return self.update == DELTA_EF if self.pipeline is None else self.pipeline.keeps_state
 
     @property
     def lossless_only(self) -> Settings:

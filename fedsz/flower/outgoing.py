@@ -37,7 +37,6 @@ from fedsz.flower.records import (
     with_passthrough,
 )
 from fedsz.flower.secure_member import SECURE
-from fedsz.methods import texts_sent
 from fedsz.transport.messages import most_fields_of
 from fedsz.transport.replies import StreamedRequest
 
@@ -122,7 +121,7 @@ class OpenRequest:
             return frozenset()
         settings = self.request.settings
         names = {codecs.parse(text).name for text in (settings.codec, settings.lossless)}
-        texts = texts_sent(settings.pipeline) if settings.pipeline else set()
+        texts = {str(settings.pipeline.sent)} if settings.pipeline else set()
         return frozenset(names.union(FALLBACKS, texts))
 
     @property

@@ -22,12 +22,12 @@ from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
 from fedsz.core.protocol import ReplyNote
-from fedsz.flower.book import RoundBook
 from fedsz.flower.liveness import Deadline, Deadlines
 from fedsz.flower.mod import needs_key_frame, received_model
 from fedsz.flower.outgoing import OpenRequest, Sender
 from fedsz.flower.polling import push
 from fedsz.flower.records import note_of
+from fedsz.flower.round_statistics import RoundStatistics
 from fedsz.flower.wrapped_grid import WrappedGrid
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Requests:
     Args:
         inner: the Grid that carries the messages.
         sender: encodes them, and knows what clients hold.
-        book: counts their bytes.
+        statistics: counts their bytes.
         deadlines: how long replies are awaited.
         lock: guards bookkeeping, and is never held while a message is sent; some servers push and
             pull from a thread for each client.
@@ -63,11 +63,11 @@ class Requests:
         self,
         inner: Grid,
         sender: Sender,
-        book: RoundBook,
+        statistics: RoundStatistics,
         deadlines: Deadlines,
         lock: threading.RLock,
     ) -> None:
-        self._inner, self._sender, self._book = WrappedGrid(inner), sender, book
+        self._inner, self._sender, self._statistics = WrappedGrid(inner), sender, statistics
         self._deadlines, self._lock = deadlines, lock
         self._open: dict[int, OpenRequest] = {}  # by id()
         self._of_node: dict[int, list[OpenRequest]] = {}
@@ -160,7 +160,7 @@ class Requests:
         """Return the messages of requests that go out now."""
         with self._lock:
             encoded = self._sender.encode(batch)
-            self._book.sent(
+            self._statistics.sent(
                 sum(asked.raw_bytes for asked in batch if not asked.retried),
                 sum(nbytes for _, nbytes in encoded),
             )

@@ -13,12 +13,12 @@ from fedsz import flower_compat as compat
 from fedsz.arrays import DTYPE_NAMES, Layout, NDArray
 from fedsz.core.protocol import ReplyNote
 from fedsz.errors import AbortedRound, ConfigError, CorruptStream
-from fedsz.flower.book import CountedReply, RoundBook
 from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.masked_reply import error_of, with_mean
 from fedsz.flower.records import is_round, is_training, layout_of, round_of, to_record, views_of
 from fedsz.flower.refusal import Refusal
+from fedsz.flower.round_statistics import CountedReply, RoundStatistics
 from fedsz.flower.secure_stages import DROPPED_OUT, SecureStages, SumReplies
 from fedsz.flower.secure_sum import SecureSum
 from fedsz.secagg.disputes import Disputes
@@ -65,7 +65,7 @@ class SecureRounds:
     Args:
         options: of each.
         grid: carries the messages, and counts failures.
-        book: counts replies, and what is sent without a model.
+        statistics: counts replies, and what is sent without a model.
         weighted_by: the metric that is the weight of a reply.
 
     Raises:
@@ -73,11 +73,11 @@ class SecureRounds:
     """
 
     def __init__(
-        self, options: SecureSum, grid: FedSZGrid, book: RoundBook, weighted_by: str
+        self, options: SecureSum, grid: FedSZGrid, statistics: RoundStatistics, weighted_by: str
     ) -> None:
         SecureServer(1, 1, options.assumed, options.verifier)
-        self._options, self._book, self._weighted_by = options, book, weighted_by
-        self._stages = SecureStages(options, grid, book, weighted_by)
+        self._options, self._statistics, self._weighted_by = options, statistics, weighted_by
+        self._stages = SecureStages(options, grid, statistics, weighted_by)
         self._begin_run()
 
     def _begin_run(self) -> None:
@@ -195,7 +195,7 @@ class SecureRounds:
         note = ReplyNote(tensors=len(model), lossy=len(codec.sent))
         for node in survivors:
             parts = {key: replies.updates[node].weighted(mean)}
-            self._book.received(CountedReply(node, note, True, mean, parts))
+            self._statistics.received(CountedReply(node, note, True, mean, parts))
         names = compat.records_in(first.content, ArrayRecord)[key]
         record = to_record({n: moved(model[n], found.step[n]) for n in names if n in model})
         return [

@@ -12,10 +12,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from fedsz import flower_compat as compat
 from fedsz.arrays import NDArray
 from fedsz.errors import FedszError, RefusedReply
-from fedsz.flower.book import RoundBook
 from fedsz.flower.masked_reply import answer_in, check_beside, masked_update, without_tokens
 from fedsz.flower.refusal import Refusal, kind_of, reason, reason_of, refusing_failures
 from fedsz.flower.requests import NO_REPLY
+from fedsz.flower.round_statistics import RoundStatistics
 from fedsz.flower.secure_member import PLAN, REQUEST, SECURE, STAGE, WEIGHTED_BY
 from fedsz.flower.secure_sum import SecureSum
 from fedsz.flower.update import Update
@@ -54,14 +54,14 @@ class SecureStages:
     Args:
         options: of each sum.
         grid: carries the messages, and counts failures.
-        book: counts what is sent without a model.
+        statistics: counts what is sent without a model.
         weighted_by: the metric that is the weight of a reply.
     """
 
     def __init__(
-        self, options: SecureSum, grid: FedSZGrid, book: RoundBook, weighted_by: str
+        self, options: SecureSum, grid: FedSZGrid, statistics: RoundStatistics, weighted_by: str
     ) -> None:
-        self._options, self._grid, self._book = options, grid, book
+        self._options, self._grid, self._statistics = options, grid, statistics
         self._weighted_by = weighted_by
 
     def total(
@@ -142,7 +142,7 @@ class SecureStages:
             about = messages[node].metadata
             content = RecordDict({SECURE: ConfigRecord({STAGE: stage.name, REQUEST: request})})
             out.append(Message(content, node, about.message_type, group_id=about.group_id))
-        self._book.sent(0, sum(map(len, asked.values())))
+        self._statistics.sent(0, sum(map(len, asked.values())))
         return list(self._grid.inner.send_and_receive(out, timeout=limit))
 
     def _taken(
