@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -19,13 +18,12 @@ import numpy as np
 
 from fedsz.arrays import NDArray, octets
 from fedsz.bounds import ErrorBound
-from fedsz.core.decode import arrays_of, unpack
+from fedsz.core.decode import arrays_of, differences
 from fedsz.core.encode import compress_measured
 from fedsz.core.grid import common_spacings, place, place_initial
 from fedsz.core.partition import is_lossy
 from fedsz.core.reference import Reference, bounds_of_step, energies
 from fedsz.core.settings import DELTA, EXACT, Settings
-from fedsz.core.tensors import CodedTensor
 from fedsz.stream import Reader
 
 # A model that clients do not have yet goes as finely as 8 bits a weight: clients that start from
@@ -236,7 +234,7 @@ class Broadcast:
         model = {name: self.reference.arrays[name] for name in self._units}
         deltas = self._deltas[len(self._deltas) - lag - 1 :]
         for delta in reversed(deltas):
-            moved = self._moved(delta)
+            moved = dict(differences(Reader(delta.stream), delta.spacings))
             # Of a tensor that went without loss, where its points hardly save anything, the model
             # before is not known.
             model = {name: x - moved[name] for name, x in model.items() if name in moved}
@@ -251,17 +249,6 @@ class Broadcast:
             Reference(model, base),
             spacings=common_spacings(delta.spacings for delta in deltas),
         )
-
-    def _moved(self, delta: Delta) -> dict[str, NDArray]:
-        """Return what a delta adds to the tensors on the grid that it has coded."""
-        assert self.reference is not None
-        # The model that it starts from is not there. Of this one, only the layout matters.
-        base = Reference(self.reference.arrays, delta.base)
-        return {
-            name: replace(x, reference=None).decode()
-            for name, x in unpack(Reader(delta.stream), base)
-            if name in delta.spacings and isinstance(x, CodedTensor) and x.reference is not None
-        }
 
     def state(self) -> tuple[BroadcastState, Mapping[str, NDArray], Mapping[str, NDArray]] | None:
         """Return the state, the reference model and the server's model; None of an exact one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -118,6 +118,26 @@ def unpack(
                 base = base_of(tensor, reference)
                 base = onto.get(tensor.name, base)
         yield tensor.name, CodedTensor(tensor.dtype, tensor.shape, codec, data, offset, base)
+
+
+def differences(reader: Reader, names: Container[str]) -> Iterator[tuple[str, NDArray]]:
+    """Yield what a stream adds to the tensors of its reference, which is not at hand.
+
+    Args:
+        reader: of the stream.
+        names: of the tensors, all in float32. Those of them that are not coded as
+            differences by a codec are left out.
+
+    Raises:
+        CorruptStream, CodecUnavailable: as `arrays_of`.
+    """
+    for payload, data, offset in reader.payloads():
+        if payload.transform == DIFFERENCE:
+            (tensor,) = (reader.header.tensors[i] for i in payload.members)
+            if tensor.name in names:
+                codec = codecs.of_wire_id(payload.codec_id)
+                coded = CodedTensor(tensor.dtype, tensor.shape, codec, data, offset)
+                yield tensor.name, coded.decode()
 
 
 def owned(x: NDArray | CodedTensor) -> NDArray:
