@@ -23,6 +23,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import message_size_mod
 from flwr.common.serde import recorddict_to_proto
 from flwr.serverapp.strategy import FedAvg
+from safetensors.numpy import save_file
 
 from fedsz.control.controller import Controller
 from fedsz.control.record import ClientRecord, RoundRecord
@@ -31,6 +32,7 @@ from fedsz.errors import TooFewReplies
 from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.strategy import streamed
 from fedsz.flower.wrapped_grid import WrappedGrid
+from fedsz.stream import format as stream_format
 from tests.federation import Watched, around, array_bytes, record_of, to_arrays
 
 Arrays = dict[str, np.ndarray]
@@ -592,3 +594,25 @@ def test_a_node_that_restarts_with_another_id_is_sent_no_key_frame(tmp_path: Pat
     assert [len(record.failures) for record in records] == [0, 0, 1, 0, 0]
     assert len(watched.down) == 15  # no message was sent twice
     assert max(sizes[3]) < sizes[0][0] / 2
+
+
+# C: bad input
+
+
+def test_a_client_that_knows_the_model_takes_deltas_of_as_many_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose streams are short: what does not move takes no bytes."""
+    monkeypatch.setattr(stream_format, "FREE_TENSORS", 100)
+    start = {f"experts.{i}": np.full(4, i, np.float32) for i in range(300)}
+
+    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        return {name: x + np.float32(1) for name, x in model.items()}, {"num-examples": 1}
+
+    initial = tmp_path / "model.safetensors"
+    save_file(start, initial)
+    app = app_of(train, [FedSZMod(initial)])
+    grid = grid_of(app, 2, shared_initial=True, downlink="step:1")
+    FedAvg(fraction_evaluate=0).start(grid, record_of(start), num_rounds=2)
+
+    assert grid.take_traffic().failures == []

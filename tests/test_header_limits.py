@@ -47,6 +47,17 @@ def test_a_short_stream_may_have_some_thousand_tensors_and_a_long_one_more() -> 
         Reader(many)
 
 
+def test_what_is_written_of_many_small_tensors_can_be_read() -> None:
+    state = {f"experts.{i}": np.full(16, i, np.float32) for i in range(12_000)}
+
+    back = fedsz.decompress(fedsz.compress(state), as_numpy=True)
+
+    assert back.keys() == state.keys()
+    assert all(np.array_equal(back[name], x) for name, x in state.items())
+    with pytest.raises(LimitExceeded, match=r"fedsz\.Limits allows more"):
+        fedsz.decompress(fedsz.compress({f"{i}": np.zeros(0) for i in range(FREE_TENSORS + 1)}))
+
+
 def test_a_known_model_limits_tensors_and_header() -> None:
     limits = Limits.of_model(Layout.of(MODEL))
     more = {f"more.{i}": np.zeros(3, np.float32) for i in range(49)}

@@ -23,7 +23,7 @@ inline constexpr std::size_t kPrefix = 20;
 inline constexpr unsigned kValuesVersion = 1, kDifferencesVersion = 2, kChainsVersion = 3;
 inline constexpr std::uint64_t kMaxDimension = std::uint64_t(1) << 48;
 inline constexpr std::uint64_t kMaxSize = std::uint64_t(1) << 56;  // of dimensions but those of 0
-inline constexpr std::uint64_t kFreeTensors = 1 << 13, kTensorHeaderBytes = 192;
+inline constexpr std::uint64_t kFreeTensors = 1 << 15, kTensorHeaderBytes = 192;
 inline constexpr std::uint64_t kMostChains = 256, kMostText = 1000;
 // Transforms that headers may have beside those of fedsz_transform: this library decodes none.
 inline constexpr unsigned kChain = 3, kChainDifference = 4;

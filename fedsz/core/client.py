@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from fedsz.arrays import LOSSY_DTYPES, NDArray, StateDict, as_arrays, cast, is_finite
+from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, StateDict, as_arrays, cast, is_finite
 from fedsz.core.broadcast import initial_reference
 from fedsz.core.coders import CodecCoder, Coder, PipelineCoder, flat
 from fedsz.core.decode import arrays_of
@@ -111,7 +111,8 @@ class ClientSession:
             return before
         model = start = self._starting_from(key, base, before) if base else None
         if stream or model is None:
-            reader = Reader(stream, self._limits)
+            known = Layout.of(before.arrays) if base and before is not None else None
+            reader = Reader(stream, self._limits.of_known(known) if known else self._limits)
             self._limits = self._limits.less(reader.header.decoded_bytes)
             model = Reference(arrays_of(reader, start))
         if wanted:

@@ -23,7 +23,7 @@ VALUES, DIFFERENCE, BITS, CHAIN, CHAIN_DIFFERENCE = range(5)
 TRANSFORMS: Final = ("values", "delta", "bits", "values", "delta")  # by number: what is coded
 CHAINED: Final = (CHAIN, CHAIN_DIFFERENCE)
 PREFIX: Final = 20
-FREE_TENSORS: Final = 1 << 13  # that a stream of any length may have
+FREE_TENSORS: Final = 1 << 15  # that a stream of any length may have
 MOST_CHAINS: Final = 256  # of a stream, each of which has to be read
 TENSOR_HEADER_BYTES: Final = 192  # of the inflated header, for each tensor that is allowed
 
@@ -87,6 +87,12 @@ class Limits:
         if layout.holds_bytes:
             return cls(**counts, tensor_bytes=0)
         return cls(**counts, tensor_bytes=0, decoded_bytes=allowed, expansion=0)
+
+    def of_known(self, layout: Layout) -> Self:
+        """Return limits of the same size, and as many tensors as streams of a known model have."""
+        model = self.of_model(layout)
+        counts = {"header_bytes": model.header_bytes, "tensors": model.tensors}
+        return replace(self, **counts, tensor_bytes=0)
 
     def together(self, length: int) -> Self:
         """Return limits for several streams of ``length`` bytes in all; see `less`."""
@@ -204,6 +210,8 @@ def parse_header(stored: memoryview, limits: Limits, version: int, length: int) 
         # Before anything is made of it, and as libfedsz does.
         if fault := _stream.header_fault(inflated, version, min(most, _MOST), min(allowed, _MOST)):
             kind, what = fault
+            if _FAULTS[kind] is LimitExceeded:
+                what += "; fedsz.Limits allows more, for a stream that is trusted"
             raise _FAULTS[kind](what, offset=PREFIX)
         return _read.decode(inflated)
     except (zlib.error, msgspec.DecodeError) as err:
