@@ -63,7 +63,6 @@ SEARCHED = {
         "straggler, dropout, deadline, asynchronous, FedBuff, slow client, outlier, clipping"
     ),
     "guides/resuming.md": "checkpoint, checkpointing, resume, crash",
-    "guides/upgrading.md": "version, compatibility, upgrade",
     "reference/codecs.md": "SZ2, SZ3, ZFP, SZx, zstd, blosc, lossless, int8, fp16, codec",
     "reference/measurements.md": "memory, RAM, latency, slow network, large model",
     "results/savings.md": "non-iid, Dirichlet, accuracy, results, momentum",
