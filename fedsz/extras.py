@@ -20,7 +20,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "": (
         *("numpy", "ml_dtypes", "msgspec", "safetensors"),
         *("blosc", "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"),
-        *("click", "rich", "typer"),
+        *("click", "rich"),
     ),
     "baselines": ("hdf5plugin", "pysz", "zfpy"),
     "flower": ("flwr", "cryptography", "google.protobuf", "grpc", "tomli_w"),
@@ -80,7 +80,7 @@ def explain(err: ImportError) -> str | None:
     if asked and not _is_here(asked):
         return f"this {missing(asked)}"
     # Installed in part: such a package asked for something. Or of another release: fedsz did. What
-    # comes before fedsz in the traceback, as Typer does in a command, has asked for nothing.
+    # comes before fedsz in the traceback, as click does in a command, has asked for nothing.
     importers: list[str | None] = []
     for frame, _line in walk_tb(err.__traceback__):
         module = frame.f_globals.get("__name__", "")

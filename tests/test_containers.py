@@ -21,8 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from fedsz.training.option import CLIENT, SERVER
-from fedsz.training.options import options_of
+from fedsz.training.options import CLIENT, SERVER, options_of
 from tests.conftest import ROOT
 from tests.fleets import TASK, Fleet, Server, complaints
 from tests.links import free_port

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.paper.options import PaperConfig
-from fedsz.cli.table import HEADS
+from fedsz.cli.screen import HEADS
 from fedsz.codecs import CODECS
 from fedsz.experiments.sweep_plan import SWEPT, SweepConfig
-from fedsz.training import option as panels
-from fedsz.training.option import RESULTS, SERVER, TRAVEL, WATCHING
-from fedsz.training.options import RunConfig, options, options_of
+from fedsz.training import options as panels
+from fedsz.training.options import RESULTS, SERVER, TRAVEL, WATCHING, RunConfig, options, options_of
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.repository

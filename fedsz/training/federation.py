@@ -27,10 +27,10 @@ from fedsz.flower.rules import Rules
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.flower.update import Update
 from fedsz.privacy.plan import NoiseAt, PrivacyPlan
-from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import to_json
 from fedsz.training.model_state import arrays_of, load, start_from
 from fedsz.training.options import RunConfig, options
+from fedsz.training.run_folder import Checkpoint, Resumed
 from fedsz.training.secure_ring import require_room, secure_of
 from fedsz.training.seeding import seeded
 from fedsz.training.sensitivity import measure

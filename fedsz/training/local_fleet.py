@@ -15,8 +15,16 @@ from fedsz.errors import ConfigError, FedszError
 from fedsz.formatting import WARNING, size
 from fedsz.system import cores, free_memory
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
-from fedsz.training.option import CLIENT, RUN, SERVER, WATCHING
-from fedsz.training.options import CAPPED, RunConfig, options, options_of
+from fedsz.training.options import (
+    CAPPED,
+    CLIENT,
+    RUN,
+    SERVER,
+    WATCHING,
+    RunConfig,
+    options,
+    options_of,
+)
 from fedsz.whole_files import LOCK
 
 CLIENT_BYTES: Final = 200 * 10**6  # of memory (Pss) that a client takes, with a small torch model
