@@ -24,7 +24,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "baselines": ("hdf5plugin", "pysz", "zfpy"),
     "flower": ("flwr", "cryptography", "google.protobuf", "grpc", "tomli_w"),
-    "train": ("torch", "PIL", "datasets", "flwr_datasets", "huggingface_hub", "sklearn"),
+    "train": ("torch", "PIL", "datasets", "huggingface_hub", "sklearn"),
     "report": ("jinja2", "markupsafe", "matplotlib", "pyarrow", "scipy"),
     "scale": ("ray",),
     "privacy": ("dp_accounting",),
@@ -76,6 +76,8 @@ def explained() -> Iterator[None]:
 
 def explain(err: ImportError) -> str | None:
     """Say in a line which package an import failed for; None if it is none of `EXTRAS`."""
+    if err.name == "fedsz.codecs":  # only its modules in C++ can be missing
+        return "fedsz is not built here: run `make run` in the checkout, or `pip install .`"
     asked = _package_of(err.name or "")
     if asked and not _is_here(asked):
         return f"this {missing(asked)}"

@@ -15,7 +15,6 @@ import torch
 from fedsz.child_process import Child
 from fedsz.errors import DataError
 from fedsz.training import datasets, loop, models, parquet_images
-from fedsz.training.encoded_images import EncodedImages
 from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
 from tests.test_imports import modules_after
@@ -56,7 +55,7 @@ def test_a_share_is_trained_on_without_pyarrow_in_this_process(data_dir: Path) -
 def test_a_share_is_kept_as_files_and_trains_as_its_pixels_do(data_dir: Path) -> None:
     lazy = share(data_dir, 64)
     eager = lazy.first(None)
-    assert isinstance(lazy.x, EncodedImages)
+    assert isinstance(lazy.x, datasets.EncodedImages)
     assert isinstance(eager.x, torch.Tensor)
 
     trained = []

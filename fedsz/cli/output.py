@@ -90,11 +90,14 @@ def warn(why: str) -> None:
 
 
 def say(text: str, style: str = "", *, console: Console | None = None) -> None:
-    """Print text as it is, of any width; see `plain`."""
+    """Print text as it is, of any width; see `plain`. Ends the command if nobody reads stdout."""
     from rich.console import Console
 
     screen = console or Console()
-    screen.print(plain(text), style=style, highlight=False, soft_wrap=True)
+    try:
+        screen.print(plain(text), style=style, highlight=False, soft_wrap=True)
+    except SystemExit:  # as rich has it, and from now on it prints nothing
+        system.interrupt()
 
 
 def plain(text: str) -> Text:

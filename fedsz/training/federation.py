@@ -32,7 +32,7 @@ from fedsz.training.model_state import arrays_of, load, start_from
 from fedsz.training.options import RunConfig, options
 from fedsz.training.run_folder import Checkpoint, Resumed
 from fedsz.training.secure_ring import require_room, secure_of
-from fedsz.training.seeding import seeded
+from fedsz.training.seeding import seed_of, seeded
 from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
 
@@ -151,7 +151,7 @@ class ResumableFedAvg(StreamingFedAvg):
         if self._clients_per_round:
             there = len(list(grid.get_node_ids()))
             self.fraction_train = min(1.0, (self._clients_per_round + 0.5) / max(there, 1))
-        with seeded(_seed_of_round(self._seed, self.done + server_round)):
+        with seeded(seed_of(self._seed, self.done + server_round)):
             return super().configure_train(server_round, arrays, config, grid)
 
 
@@ -211,7 +211,7 @@ class _Rounds:
         task, model, held_out = self._problem
         begin = time.monotonic()
         averaged = load(model, arrays)
-        with seeded(_seed_of_round(self._config.seed, number)):
+        with seeded(seed_of(self._config.seed, number)):
             result = task.evaluate(model, held_out)
         test_seconds = time.monotonic() - begin
         record = self.grid.end_round(
@@ -260,11 +260,6 @@ def _spent(strategy: StreamingFedAvg, number: int) -> dict[str, Any]:
         "clipping_norm": strategy.clipped_to,
         "ended": strategy.ends_after(number),
     }
-
-
-def _seed_of_round(seed: int, number: int) -> int:
-    """Return what seeds the server's draws in a round, so that no random state is carried on."""
-    return hash((seed, number)) % 2**32
 
 
 def strategy_of(config: RunConfig) -> StreamingFedAvg:
