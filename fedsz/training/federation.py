@@ -45,6 +45,7 @@ _NO_EVALUATION: Final[Mapping[str, Any]] = {
     "min_available_nodes": 1,
 }
 OnRound = Callable[[RoundRecord], None]
+OnRequest = Callable[[list[str]], None]
 OnCheckpoint = Callable[[Checkpoint], None]
 OnUpdate = Callable[[Update], None]
 OnRelease = Callable[[Mapping[str, NDArray]], None]
@@ -90,6 +91,7 @@ def federate(
     problem: Problem,
     on_round: OnRound | None = None,
     *,
+    on_request: OnRequest | None = None,
     on_checkpoint: OnCheckpoint | None = None,
     on_update: OnUpdate | None = None,
     on_release: OnRelease | None = None,
@@ -102,7 +104,9 @@ def federate(
         config: the run's options.
         problem: what `prepare` returned for them.
         on_round: called after each round, and before the first with what was there to start from.
-        on_checkpoint: called just before that, with what the run can go on from.
+        on_request: called as each round of training begins, with the names of the clients that are
+            asked; not if they are asked one by one (`FedBuff`).
+        on_checkpoint: called just before `on_round`, with what the run can go on from.
         on_update: called with each update that has the form of one, before it is decoded.
         on_release: see `fedsz.flower.PrivateFedAvg`.
         resumed: what it goes on from. The model is then as without the interruption, to the bit,
@@ -121,6 +125,8 @@ def federate(
     strategy.on_update = on_update
     if isinstance(strategy, PrivateFedAvg):
         strategy.on_release = on_release
+    if on_request:
+        announce_requests(strategy, getattr(grid, "client_name", str), on_request)
     strategy.train_metrics_aggr_fn = rounds.timed(strategy.train_metrics_aggr_fn)
     sent = {name: getattr(config, name) for name, about in options().items() if about.sent}
     strategy.start(
@@ -132,6 +138,23 @@ def federate(
         evaluate_fn=rounds.end,
     )
     return problem.model
+
+
+def announce_requests(
+    strategy: StreamingFedAvg, name_of: Callable[[int], str], on_request: OnRequest
+) -> None:
+    """Have a strategy call ``on_request`` with the names of the clients that it asks to train."""
+    configure = strategy.configure_train
+
+    def configure_train(
+        server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = list(configure(server_round, arrays, config, grid))
+        nodes = [message.metadata.dst_node_id for message in messages]
+        on_request(list(map(name_of, nodes)))
+        return messages
+
+    strategy.configure_train = configure_train  # type: ignore[method-assign]
 
 
 class ResumableFedAvg(StreamingFedAvg):
