@@ -207,16 +207,6 @@ def test_a_port_in_use_is_one_line() -> None:
     assert f"127.0.0.1:{port}" in line
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory that is free is known on Linux alone")
-def test_more_clients_than_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    crowd = ("run", "--clients", 2, "--min-replies", 3)  # which is refused next: nothing starts
-    monkeypatch.setattr("fedsz.training.local_fleet.CLIENT_BYTES", 1)
-    assert len(call(*crowd).stderr.splitlines()) == 1
-    monkeypatch.setattr("fedsz.training.local_fleet.CLIENT_BYTES", 10**15)
-    warning, _ = call(*crowd).stderr.splitlines()
-    assert warning.startswith("fedsz: warning: 2 clients are as many processes")
-
-
 def test_a_data_folder_without_the_files(tmp_path: Path) -> None:
     for command in (["server", "--insecure", "--port", "0"], ["client", "--insecure"]):
         says = refuse(*command, "--dataset", "cifar10", "--data-dir", tmp_path)

@@ -15,7 +15,6 @@ from fedsz.cli.output import (
     print_json,
     print_table,
     say,
-    warn,
     warn_of_update,
 )
 from fedsz.control.round_numbers import NUMBERS
@@ -33,10 +32,9 @@ def run(config: RunConfig, *, json: bool) -> None:
     """Train on this machine: a server and N clients, each a process, over gRPC on loopback."""
     from fedsz.cli.screen import events_shown
     from fedsz.monitoring.watchers import watched
-    from fedsz.training.local_fleet import run_local, why_too_many
+    from fedsz.training.local_fleet import run_local
 
     warn_of_update(config)
-    warn(why_too_many(config.clients))
     with (
         closing(run_local(config)) as events,
         events_shown(json=json) as show,

@@ -304,7 +304,6 @@ def strategy_of(config: RunConfig) -> StreamingFedAvg:
         raise ConfigError("--clients-per-round cannot be used with --buffer")
     return FedBuff(
         buffer=config.buffer,
-        max_staleness=config.max_staleness,
         most_ahead=MOST_AHEAD if config.max_client_share < 1 else math.inf,
         **replies,
         **_NO_EVALUATION,

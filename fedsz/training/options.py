@@ -182,9 +182,6 @@ class RunConfig:
     buffer: Annotated[int, Meta(ge=0, le=1_000_000, description="Asynchronous rounds (FedBuff): "
         "make a new model from this many updates, without waiting for other clients; 0 for rounds "
         "that wait for all."), Use(LEARNING, ALONE)] = 0
-    max_staleness: Annotated[int, Meta(ge=0, le=1_000_000, description="With --buffer: refuse an "
-        "update if more than this many models are newer than the one that it started from."),
-        Use(LEARNING, ALONE)] = 20
 
     policy: Annotated[str, Meta(description="Compression policy: auto chooses bounds that keep "
         "accuracy within --tolerance; fixed uses the options given here; docs/choosing.md has the "
