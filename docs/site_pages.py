@@ -106,16 +106,18 @@ def command_line() -> str:
     for name, command in commands(app, "fedsz"):
         context = click.Context(command, info_name=name)
         usage = " ".join(command.collect_usage_pieces(context))
-        page += [f"## {name}", "", command.get_short_help_str(1000), ""]
+        page += [f"## {name}", "", " ".join((command.help or "").split()), ""]
         page += ["```text", f"{name} {usage}", "```", ""]
         panels: dict[str, list[str]] = {}
         for option in command.params:
+            if isinstance(option, click.Argument):  # which the command's help explains
+                continue
             written = ", ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts))
             said = plain(getattr(option, "help", None) or "")
             panel = getattr(option, "panel", "")
             panels.setdefault(panel, []).append(f"| {written} | {said} |")
         for panel, lines in panels.items():
-            page += [f"| {panel or 'argument or option'} | |", "| --- | --- |", *lines, ""]
+            page += [f"| {panel or 'option'} | |", "| --- | --- |", *lines, ""]
     return "\n".join(page)
 
 
