@@ -105,6 +105,15 @@ def test_an_unknown_variable_warns_and_ends_nothing(monkeypatch: pytest.MonkeyPa
     assert "uniform" in done.stdout
 
 
+def test_what_kubernetes_sets_for_a_service_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSZ_PORT", "tcp://10.96.0.1:8080")
+
+    warning, error = call("server", "--min-clients", 0).stderr.splitlines()
+
+    assert warning.startswith("fedsz: warning: FEDSZ_PORT=tcp://10.96.0.1:8080 in the environment")
+    assert "min_clients must be a whole number from 1" in error
+
+
 def test_every_variable_that_is_read_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (RunConfig, SweepConfig):
         for name in options(kind):

@@ -20,7 +20,7 @@ import click
 from fedsz import extras, system
 from fedsz.child_process import PATIENCE
 from fedsz.cli import bench, codecs, files, keys, report, runs, sweep
-from fedsz.cli.options import PREFIX
+from fedsz.cli.options import PREFIX, SERVICE
 from fedsz.cli.output import COMMAND, close_stdout, log_errors, set_up_logs, warn
 from fedsz.errors import FedszError
 from fedsz.formatting import did_you_mean, printable
@@ -74,10 +74,12 @@ def _check_environment(group: click.Command) -> None:
     commands = [group, *group.commands.values()]
     options = (option for command in commands for option in command.params)
     known = {str(option.envvar) for option in options if option.envvar} | {TEST_DATA}
-    for name in os.environ:
+    for name, value in os.environ.items():
         if name.startswith(PREFIX) and name not in known:
             hint = did_you_mean(name, known)
             warn(f"no option is called {name}, which is in the environment{hint}")
+        elif name.startswith(PREFIX) and value.startswith(SERVICE):
+            warn(f"{name}={value} in the environment is ignored: it is the address of a service")
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from fedsz.errors import ConfigError
 from fedsz.training.options import Option, RunConfig, options, options_of, read_toml
 
 PREFIX: Final = "FEDSZ_"  # of variables in the environment that stand for options
+SERVICE: Final = ("tcp://", "udp://")  # FEDSZ_PORT, by Kubernetes, for a service called fedsz
 PATH: Final = click.Path(path_type=Path)
 
 Handler = Callable[..., None]
@@ -28,6 +29,11 @@ class SchemaOption(click.Option):
     def __init__(self, *declared: Any, panel: str, **attributes: Any) -> None:
         super().__init__(*declared, **attributes)
         self.panel = panel
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return the value of the option's variable, unless Kubernetes has set it."""
+        value = super().resolve_envvar_value(ctx)
+        return None if value and value.startswith(SERVICE) else value
 
 
 class Command(click.Command):
