@@ -70,7 +70,10 @@ def configured(name: str, of: type[RunConfig] = RunConfig) -> Decorator:
         def wrapper(config: Path | None, **values: Any) -> None:
             named = {option: values.pop(option) for option in taken}
             chosen = {option: value for option, value in named.items() if value is not None}
-            command(_configuration(of, config, chosen), **values)
+            run = _resumed(config, chosen) if "resume" in taken else None
+            if run is None:
+                run = of.read(config, **chosen) if config else of.of(chosen)
+            command(run, **values)
 
         decorators: list[Decorator] = [config]
         decorators += [_flag(name, about, getattr(of, name)) for name, about in taken.items()]
@@ -98,15 +101,17 @@ def _flag(name: str, about: Option, default: Any) -> Decorator:
     )
 
 
-def _configuration(of: type[RunConfig], file: Path | None, chosen: dict[str, Any]) -> RunConfig:
-    """Return the options of a command, from a file, the environment and flags."""
-    values = {**(read_toml(file) if file else {}), **chosen}
-    if values.get("resume") or values.get("or_resume"):
-        from fedsz.training.run_folder import holds_run, resumed_config
+def _resumed(file: Path | None, chosen: dict[str, Any]) -> RunConfig | None:
+    """Return the options of the run that is to be continued; None for a new run."""
+    named = read_toml(file) if file else {}
+    values = {name.replace("-", "_"): value for name, value in named.items()} | chosen
+    if not (values.get("resume") or values.get("or_resume")):
+        return None
+    from fedsz.training.run_folder import holds_run, resumed_config
 
-        if values.get("or_resume") and not values.get("run_dir"):
-            raise ConfigError("--or-resume needs --run-dir, the folder of the run")
-        folder = Path(values.pop("resume", "") or values["run_dir"])
-        if not values.get("or_resume") or holds_run(folder):
-            return resumed_config(folder, values)
-    return of.read(file, **chosen) if file else of.of(chosen)
+    folder = str(values.pop("resume", "") or values.get("run_dir", ""))
+    if not folder:
+        raise ConfigError("--or-resume needs --run-dir, the folder of the run")
+    if values.get("or_resume") and not holds_run(Path(folder)):
+        return None
+    return resumed_config(Path(folder), values)
