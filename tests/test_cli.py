@@ -261,6 +261,17 @@ def test_an_unreachable_server_is_one_line() -> None:
     assert waiting.startswith("no link to 127.0.0.1:9: UNAVAILABLE: Connection refused; next try")
 
 
+@pytest.mark.parametrize("command", ["codecs", "codecs --json", "methods --json", "run --help"])
+def test_a_closed_pipe_is_quiet(command: str) -> None:
+    words = [sys.executable, "-m", "fedsz", *command.split()]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() in (0, 1)
+
+
 THREADS, LINES = 8, 100
 PRINT = f"""
 import sys, threading

@@ -47,13 +47,20 @@ def print_event(event: Event) -> None:
 
 
 def _print_line(line: str) -> None:
-    """Print a line; if nobody reads stdout any more, end the command as SIGTERM does."""
+    """Print a line; if nobody reads stdout any more, end the command."""
     with _printing:  # print() gives way to other threads before the end of a long line
         try:
             print(line, flush=True)
         except BrokenPipeError:
             close_stdout()
-            system.interrupt()
+            _end()
+
+
+def _end() -> None:
+    """End the command without a word: in another thread, as SIGTERM does."""
+    if threading.current_thread() is threading.main_thread():
+        raise SystemExit(1)
+    system.interrupt()
 
 
 def close_stdout() -> None:
@@ -97,7 +104,7 @@ def say(text: str, style: str = "", *, console: Console | None = None) -> None:
     try:
         screen.print(plain(text), style=style, highlight=False, soft_wrap=True)
     except SystemExit:  # as rich has it, and from now on it prints nothing
-        system.interrupt()
+        _end()
 
 
 def plain(text: str) -> Text:
