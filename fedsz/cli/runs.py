@@ -17,7 +17,6 @@ from fedsz.cli.output import (
     say,
     warn_of_update,
 )
-from fedsz.control.round_numbers import NUMBERS
 from fedsz.core.settings import EXACT
 from fedsz.training.options import CLIENT, RUN, SERVER, RunConfig
 
@@ -111,6 +110,8 @@ def decisions(context: click.Context, run_dir: Path, *, json: bool) -> None:
 
 
 def _cells(one: Decided) -> tuple[str, ...]:
+    from fedsz.control.round_numbers import NUMBERS  # brings numpy, which --help needs not
+
     config, row = one.decision.config, one.record
     accuracy = "-" if row.accuracy is None else f"{100 * row.accuracy:.2f} %"
     ratio = f"{row.ratio:.1f}x" if row.ratio else "-"
