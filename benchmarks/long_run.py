@@ -18,7 +18,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord
 
-from fedsz.cli.table import RunTable
+from fedsz.cli.screen import RunTable
 from fedsz.control.controller import Controller
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.core.protocol import ReplyNote

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from fedsz.cli import app, paper
+from fedsz.cli import app, report
 from fedsz.cli.options import PREFIX
 from fedsz.training.options import RunConfig, options
 
@@ -97,25 +96,27 @@ def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command
         if isinstance(command, click.Group):
             yield from commands(command, f"{name} {word}")
         else:
-            yield f"{name} {word}", paper.whole() if word == "paper" else command
+            yield f"{name} {word}", report.paper_command() if word == "paper" else command
 
 
 def command_line() -> str:
     """Return the page of all commands and their options."""
     page = ["# Command line", "", "Every command, as `--help` shows it.", ""]
-    for name, command in commands(typer.main.get_command(app), "fedsz"):  # type: ignore[arg-type]
+    for name, command in commands(app, "fedsz"):
         context = click.Context(command, info_name=name)
         usage = " ".join(command.collect_usage_pieces(context))
-        page += [f"## {name}", "", command.get_short_help_str(1000), ""]
+        page += [f"## {name}", "", " ".join((command.help or "").split()), ""]
         page += ["```text", f"{name} {usage}", "```", ""]
         panels: dict[str, list[str]] = {}
         for option in command.params:
+            if isinstance(option, click.Argument):  # which the command's help explains
+                continue
             written = ", ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts))
             said = plain(getattr(option, "help", None) or "")
-            panel = getattr(option, "rich_help_panel", None) or ""
+            panel = getattr(option, "panel", "")
             panels.setdefault(panel, []).append(f"| {written} | {said} |")
         for panel, lines in panels.items():
-            page += [f"| {panel or 'argument or option'} | |", "| --- | --- |", *lines, ""]
+            page += [f"| {panel or 'option'} | |", "| --- | --- |", *lines, ""]
     return "\n".join(page)
 
 
@@ -126,7 +127,8 @@ def option_table() -> str:
         "",
         "A name stands in a TOML file (`--config`) as it is here. The flag has dashes:",
         f"`error_bound` is `--error-bound`. The variable is `{PREFIX}ERROR_BOUND`. Flags win",
-        "over variables, and variables over files. An unknown name is an error.",
+        "over variables, and variables over files. An unknown name in a file",
+        "is an error. In the environment it is a warning.",
     ]
     defaults = {field.name: field.default for field in fields(RunConfig)}
     panel = ""

@@ -12,7 +12,7 @@ def main() -> None:
         with explained():
             from fedsz.cli import main as command
     except MissingPackage as err:
-        print(f"fedsz: error: {err}", file=sys.stderr)
+        print(f"fedsz: {err}", file=sys.stderr)
         sys.exit(2)
     command()
 

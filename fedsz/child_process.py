@@ -211,13 +211,6 @@ def read_part(pipe: IO[bytes], most: int = sys.maxsize) -> bytearray:
     return part
 
 
-def parts_of(pipe: IO[bytes]) -> Iterator[bytearray]:
-    """Read parts until the other end has gone; not a part that it did not finish."""
-    with suppress(EOFError):
-        while True:
-            yield read_part(pipe)
-
-
 def read_into(pipe: IO[bytes], view: memoryview) -> None:
     """Fill a view of bytes; raise `EOFError` if the other end has gone."""
     while view:

@@ -20,11 +20,11 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "": (
         *("numpy", "ml_dtypes", "msgspec", "safetensors"),
         *("blosc", "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"),
-        *("click", "rich", "typer"),
+        *("click", "rich"),
     ),
     "baselines": ("hdf5plugin", "pysz", "zfpy"),
     "flower": ("flwr", "cryptography", "google.protobuf", "grpc", "tomli_w"),
-    "train": ("torch", "PIL", "datasets", "flwr_datasets", "huggingface_hub", "sklearn"),
+    "train": ("torch", "PIL", "datasets", "huggingface_hub", "sklearn"),
     "report": ("jinja2", "markupsafe", "matplotlib", "pyarrow", "scipy"),
     "scale": ("ray",),
     "privacy": ("dp_accounting",),
@@ -76,11 +76,13 @@ def explained() -> Iterator[None]:
 
 def explain(err: ImportError) -> str | None:
     """Say in a line which package an import failed for; None if it is none of `EXTRAS`."""
+    if err.name == "fedsz.codecs":  # only its modules in C++ can be missing
+        return "fedsz is not built here: run `make run` in the checkout, or `pip install .`"
     asked = _package_of(err.name or "")
     if asked and not _is_here(asked):
         return f"this {missing(asked)}"
     # Installed in part: such a package asked for something. Or of another release: fedsz did. What
-    # comes before fedsz in the traceback, as Typer does in a command, has asked for nothing.
+    # comes before fedsz in the traceback, as click does in a command, has asked for nothing.
     importers: list[str | None] = []
     for frame, _line in walk_tb(err.__traceback__):
         module = frame.f_globals.get("__name__", "")

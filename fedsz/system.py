@@ -49,12 +49,6 @@ def processor() -> str:
     return platform.processor() or "unknown processor"
 
 
-def free_memory() -> int | None:
-    """Return how many bytes programs may still take; None where the system does not tell."""
-    found = (int(line.split()[1]) << 10 for line in _lines("meminfo") if "MemAvailable" in line)
-    return next(found, None)
-
-
 def lock(file: IO[bytes]) -> bool:
     """Lock a file until it is closed, or the process ends; return False if another process has it.
 

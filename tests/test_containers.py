@@ -21,8 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from fedsz.training.option import CLIENT, SERVER
-from fedsz.training.options import options_of
+from fedsz.training.options import CLIENT, SERVER, options_of
 from tests.conftest import ROOT
 from tests.fleets import TASK, Fleet, Server, complaints
 from tests.links import free_port
@@ -140,7 +139,7 @@ def test_the_dockerfile_names_options_that_exist_and_has_the_scripts_that_contai
     assert names <= variables(SERVER) | variables(CLIENT)
     (copied,) = re.findall(r"^COPY (.*) /image/usr/lib/fedsz/$", text, re.M)
     wanted = {f"docker/{name}" for name in re.findall(r"/usr/lib/fedsz/(\w+\.py)", run + text)}
-    assert "docker/serve.py" in wanted
+    assert "docker/health.py" in wanted
     assert wanted <= set(copied.split())
 
 
@@ -232,7 +231,9 @@ def test_manifests_are_as_kubernetes_has_them() -> None:
         if one["kind"] != "Kustomization":  # of kubectl alone
             check.validate(one, KUBERNETES, strict=True)
 
-    assert {"StatefulSet", "Deployment", "NetworkPolicy", "Service"} <= set(checked)
+    assert checked.count("Job") == 2
+    assert {"NetworkPolicy", "Service", "PersistentVolumeClaim"} <= set(checked)
+    assert not {"StatefulSet", "Deployment"} & set(checked)  # which start finished runs again
 
 
 def test_the_kustomization_lists_all_manifests() -> None:
@@ -241,20 +242,20 @@ def test_the_kustomization_lists_all_manifests() -> None:
     assert {*listed["resources"], "kustomization.yaml"} == {p.name for p in MANIFESTS.iterdir()}
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert {image["newTag"] for image in listed["images"]} == {version}
-    (replicas,) = listed["replicas"]
+    clients = manifest("Job", "fedsz-client")["spec"]
     settings = manifest("ConfigMap", "fedsz-server")["data"]
-    assert settings["FEDSZ_MIN_CLIENTS"] == str(replicas["count"])
+    assert settings["FEDSZ_MIN_CLIENTS"] == str(clients["completions"])
+    assert clients["parallelism"] == clients["completions"]  # all at once
 
 
-@pytest.mark.parametrize(
-    ("kind", "command"), [("StatefulSet", SERVER), ("Deployment", CLIENT)], ids=[SERVER, CLIENT]
-)
-def test_pods_may_do_little_and_name_options_that_exist(kind: str, command: str) -> None:
-    pod = manifest(kind, f"fedsz-{command}")["spec"]["template"]["spec"]
+@pytest.mark.parametrize("command", [SERVER, CLIENT])
+def test_pods_may_do_little_and_name_options_that_exist(command: str) -> None:
+    pod = manifest("Job", f"fedsz-{command}")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
 
     assert NOT_ROOT.items() <= pod["securityContext"].items()
     assert container["securityContext"] == SANDBOX
+    assert pod["restartPolicy"] == "OnFailure"  # a run that has finished stays so
     # Else each service's address comes as a variable of fedsz, which no option has.
     assert pod["enableServiceLinks"] is False
     settings = manifest("ConfigMap", container["envFrom"][0]["configMapRef"]["name"])
@@ -262,8 +263,7 @@ def test_pods_may_do_little_and_name_options_that_exist(kind: str, command: str)
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"] for volume in pod["volumes"]}
     assert all("sizeLimit" in v["emptyDir"] for v in pod["volumes"] if "emptyDir" in v)
-    claims = manifest(kind, f"fedsz-{command}")["spec"].get("volumeClaimTemplates", [])
-    assert mounted == volumes | {claim["metadata"]["name"] for claim in claims}
+    assert mounted == volumes
 
 
 def test_containers_are_configured_by_their_environment(
@@ -300,7 +300,7 @@ def test_the_first_start_makes_keys_and_the_second_leaves_them(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_server_of_a_container_begins_goes_on_and_ends(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_server_begins_a_run_continues_it_and_ends(fleet: Fleet, tmp_path: Path) -> None:
     folder, port = tmp_path / "run", free_port()
     keys, trust = tmp_path / "keys", tmp_path / "trust"
     made = script("first_start.py", tmp_path / "authority", keys, trust, "localhost")
@@ -309,7 +309,8 @@ def test_a_server_of_a_container_begins_goes_on_and_ends(fleet: Fleet, tmp_path:
     def serve() -> subprocess.Popen[str]:
         link = ("--tls-cert", keys / "server.pem", "--tls-key", keys / "server.key")
         size = ("--min-clients", 1, "--rounds", 60, "--port", port, "--json")
-        return fleet.run(DOCKER / "serve.py", folder, *link, *size, "--task", TASK)
+        run = ("--run-dir", folder, "--or-resume", "--task", TASK)
+        return fleet.start("server", *link, *size, *run)
 
     first = Server(serve())
     link = ("--server", f"localhost:{port}", "--tls-ca", trust / "ca.pem")
@@ -326,7 +327,7 @@ def test_a_server_of_a_container_begins_goes_on_and_ends(fleet: Fleet, tmp_path:
     third = serve()
     told = third.communicate()[0]
     assert third.returncode == 0
-    assert told == f"the run in {folder} has finished; name another folder for another run\n"
+    assert told == f"the run in {folder} has finished; another --run-dir begins another\n"
     assert complaints(client) == []
 
 
@@ -359,7 +360,7 @@ def test_health_is_of_what_runs_here() -> None:
 
 
 def test_nobody_but_its_own_pod_and_prometheus_reaches_a_servers_metrics() -> None:
-    (container,) = manifest("StatefulSet", "fedsz-server")["spec"]["template"]["spec"]["containers"]
+    (container,) = manifest("Job", "fedsz-server")["spec"]["template"]["spec"]["containers"]
     policy = manifest("NetworkPolicy", "fedsz-server")["spec"]
 
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):

@@ -11,15 +11,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fedsz.cli import app
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
-from fedsz.training.decisions import decisions
 from fedsz.training.federation import prepare
 from fedsz.training.options import RunConfig
-from fedsz.training.run_folder import ROUNDS
+from fedsz.training.run_folder import ROUNDS, decisions
 from tests.fleets import federated, shares
 
 CLIENTS = 2

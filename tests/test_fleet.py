@@ -28,6 +28,57 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.parametrize("form", [("--json",), ()], ids=["json", "text"])
+def test_a_reader_that_goes_away_ends_the_server_quietly(
+    fleet: Fleet, form: tuple[str, ...]
+) -> None:
+    """As ``fedsz server --json | head -1`` does: no traceback, also not of a thread of gRPC."""
+    port = free_port()
+    place = ("--insecure", "--port", port, "--min-clients", 1, "--rounds", 1000, "--task", TASK)
+    server = fleet.start("server", *place, *form)
+    assert server.stdout is not None
+    assert server.stderr is not None
+    server.stdout.readline()
+    server.stdout.close()
+    client = fleet.client(port, 0, 1)
+
+    assert server.wait(LIMIT) in (1, 130)
+    (line,) = filter(None, server.stderr.read().splitlines())
+    assert line.startswith("fedsz: warning: plaintext ")
+    client.kill()
+
+
+@pytest.mark.parametrize("lost", ["rounds.jsonl", "checkpoint", ""])
+def test_a_server_that_died_at_its_start_begins_again(fleet: Fleet, lost: str) -> None:
+    """Between its first files, or before them: one option decides for all who start servers."""
+    folder = fleet.folder / "run"
+    run = ("--run-dir", folder, "--or-resume", "--min-clients", 1, "--rounds", 2)
+    first = fleet.server(*run)
+    first.wait_for(lambda event: event["event"] == "listening")
+    first.process.kill()
+    first.process.wait()
+    if lost:
+        (folder / lost).unlink(missing_ok=True)
+    second = fleet.server(*run)
+    client = fleet.client(second.port, 0, 1)
+
+    assert second.process.wait(LIMIT) == client.wait(LIMIT) == 0
+    assert [line["round"] for line in rounds_in(folder)] == [0, 1, 2]
+    assert "--or-resume needs --run-dir" in refuse("server", "--insecure", "--or-resume")
+
+
+def test_a_server_names_the_clients_that_it_asks(fleet: Fleet) -> None:
+    server = fleet.server("--min-clients", 3, "--clients-per-round", 2, "--rounds", 2)
+    clients = [fleet.client(server.port, i, 3) for i in range(3)]
+
+    assert server.process.wait(LIMIT) == 0
+    assert [client.wait(LIMIT) for client in clients] == [0, 0, 0]
+    joined = {e["client_id"] for e in server.events if e.get("what") == "joined"}
+    asked = [set(e["clients"]) for e in server.events if e["event"] == "requested"]
+    assert [len(names) for names in asked] == [2, 2]
+    assert all(names < joined for names in asked)
+
+
 @pytest.mark.timeout(120)
 def test_a_run_from_the_first_client_to_the_saved_model(fleet: Fleet) -> None:
     """The one fleet here that trains with torch."""

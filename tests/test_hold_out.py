@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsz.errors import DataError, MissingPackage
-from fedsz.training.hold_out import hold_out
-from fedsz.training.sklearn_tables import TABLES, read_table
+from fedsz.training.datasets import TABLES, hold_out, read_table
 from tests.test_imports import modules_after
 
 if TYPE_CHECKING:

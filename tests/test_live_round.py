@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+import threading
+
 import msgspec
 import pytest
 
 from fedsz.monitoring.live_round import LiveRound
-from fedsz.training.events import Client, Done, Event, Listening, Receiving
+from fedsz.training.events import Client, Done, Event, Listening, Receiving, Requested
 from tests.watched_runs import record
 
 
@@ -45,6 +49,39 @@ def received(*names: str) -> list[Event]:
 def live() -> Told:
     """Round 1 of four clients."""
     return Told(*joined("a", "b", "c", "d"), record(0))
+
+
+def test_a_round_waits_for_the_clients_that_it_asks(live: Told) -> None:
+    assert "0 of 2 replies, waiting for b, c" in live.hear(Requested(["b", "c"]))
+    assert live.states() == {"a": "connected", "b": "training", "c": "training", "d": "connected"}
+    assert "1 of 2 replies, waiting for b" in live.hear(*received("a", "c"))
+    assert "2 of 2 replies, testing" in live.hear(*received("b"))
+
+
+def test_it_is_read_while_other_threads_write(live: Told) -> None:
+    """As the page and /readyz do."""
+    ended = threading.Event()
+
+    def write() -> None:
+        for name in itertools.cycle(f"client {i}" for i in range(100)):
+            live.take(Client(name, "left" if name in live.connected else "joined", ""))
+            if ended.is_set():
+                return
+
+    writers = [threading.Thread(target=write) for _ in range(2)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for writer in writers:
+            writer.start()
+        for _ in range(2000):
+            assert live.text()
+            assert live.states()
+    finally:
+        ended.set()
+        sys.setswitchinterval(before)
+    for writer in writers:
+        writer.join()
 
 
 def test_it_starts_waits_tests_trains_and_ends() -> None:

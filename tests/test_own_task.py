@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fedsz.cli import app
 from fedsz.control.record import RoundRecord
@@ -20,8 +20,8 @@ from fedsz.errors import ConfigError, TaskError
 from fedsz.experiments.results import SWEEP, read
 from fedsz.report.source import read_source
 from fedsz.training import apps
-from fedsz.training.decisions import decisions
 from fedsz.training.options import RunConfig
+from fedsz.training.run_folder import decisions
 from fedsz.training.task import client_task, load_task
 from tests.fleets import federated, shares
 

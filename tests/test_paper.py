@@ -20,7 +20,7 @@ from benchmarks.paper.catalogue import CATALOGUE, NOTES, make, notes_on, numbers
 from benchmarks.paper.comparison import Comparison, Line
 from benchmarks.paper.measurements import Measurements
 from benchmarks.paper.options import MeasurementOptions, PaperConfig
-from fedsz.cli import paper
+from fedsz.cli import report
 from fedsz.errors import ConfigError, FedszError
 from tests.test_cli import call, refuse
 
@@ -231,7 +231,7 @@ def test_runs_that_all_fail_are_an_error_and_not_an_empty_figure(tmp_path: Path)
 def test_without_a_checkout_it_says_where_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(paper, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(report, "CHECKOUT", tmp_path)
 
     for words in (["--all"], ["--help"]):
         assert "run python -m benchmarks.paper in a checkout" in refuse("paper", *words)

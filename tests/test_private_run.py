@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedsz import extras
-from fedsz.cli.table import RunTable
+from fedsz.cli.screen import RunTable
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.flower.local_noise import LocalNoise

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.paper.options import PaperConfig
-from fedsz.cli.table import HEADS
+from fedsz.cli.screen import HEADS
 from fedsz.codecs import CODECS
 from fedsz.experiments.sweep_plan import SWEPT, SweepConfig
-from fedsz.training import option as panels
-from fedsz.training.option import RESULTS, SERVER, TRAVEL, WATCHING
-from fedsz.training.options import RunConfig, options, options_of
+from fedsz.training import options as panels
+from fedsz.training.options import RESULTS, SERVER, TRAVEL, WATCHING, RunConfig, options, options_of
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.repository
@@ -77,7 +76,7 @@ def test_what_defines_a_run_is_what_can_change_its_result() -> None:
     own_axes |= {"clients_per_round", "fetchsgd", "server_momentum"}  # the same
     changes_nothing = {"data_dir", "round_timeout", "min_clients", "min_replies", "deadline_factor"}
     changes_nothing |= {"max_client_share", "max_update_norm", "allow_codecs"}  # of a sweep: off
-    changes_nothing |= {"buffer", "max_staleness"}  # likewise
+    changes_nothing |= {"buffer"}  # likewise
     about = options()
     changes_nothing |= {name for name, o in about.items() if o.panel == panels.PRIVACY}  # likewise
     for name, option in about.items():

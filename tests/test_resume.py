@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.flower import LocalGrid, make_client_app
-from fedsz.training.checkpoint import Checkpoint
 from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import (
@@ -22,6 +21,7 @@ from fedsz.training.run_folder import (
     CONFIG,
     MODEL,
     ROUNDS,
+    Checkpoint,
     RunFolder,
     read_rounds,
     resumed_config,

@@ -77,7 +77,10 @@ def test_a_server_that_does_not_come_back_ends_its_client_with_an_error(
     assert line.startswith(f"fedsz: no link to 127.0.0.1:{server.port} for 2 s")
     assert ("stopped before the run had finished" in out) == (stop == signal.SIGTERM)
     server.process.wait(LIMIT)
-    assert refuse(*resume, "--config", folder / CONFIG).startswith("leave out --config")
+    other = fleet.folder / "other.toml"
+    other.write_text("rounds = 7")
+    says = f"--rounds 7 contradicts {folder / CONFIG}, which has 1000"
+    assert refuse(*resume, "--config", other).startswith(says)
 
 
 def test_a_run_on_one_machine_is_repeated_stopped_and_resumed(

@@ -7,15 +7,13 @@ import time
 from threading import Thread
 from typing import TYPE_CHECKING
 
+import click
 import msgspec
 import pytest
-import typer
 from rich.console import Console
 
-from fedsz.cli import status
-from fedsz.cli.client_lines import ClientLines
-from fedsz.cli.status import StatusLine
-from fedsz.cli.table import RunTable, events_shown
+from fedsz.cli import screen
+from fedsz.cli.screen import ClientLines, RunTable, StatusLine, events_shown
 from fedsz.control.record import ClientRecord, Failure, RoundRecord, Traffic, count_failures
 from fedsz.errors import LinkError
 from fedsz.training.events import Client as ClientEvent
@@ -161,7 +159,7 @@ def test_a_run_of_no_use_has_an_exit_status(json: bool, capsys: pytest.CaptureFi
                     show(record)
                 show(Done("runs/x", 2.0, {}, 2, 4.0, totals))
             ended = 0
-        except typer.Exit as err:
+        except click.exceptions.Exit as err:
             ended = err.exit_code
         assert ended == code
         said = "no client sent an update that could be used" in capsys.readouterr().out
@@ -234,7 +232,7 @@ def test_a_terminal_shows_how_much_of_a_message_has_passed(
 def test_a_log_is_told_what_goes_on_when_nothing_was_said_for_long(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(screen, "QUIET_SECONDS", 0.0)
     with StatusLine(Console(), "starting [/]") as line:
         assert until(capsys, "starting [/]\n") == "starting [/]\n"
         line.update("training round 1")

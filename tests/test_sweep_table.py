@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fedsz.cli.progress import SweepProgress, print_summary
-from fedsz.cli.sweep import _total
+
+from fedsz.cli.sweep import SweepProgress, print_summary, total_time
 from fedsz.experiments.results import SWEEP, Results
 from fedsz.experiments.sweep import Step, Sweep
 from fedsz.experiments.sweep_plan import SweepConfig
@@ -66,20 +66,15 @@ def test_the_summary_is_of_whole_runs_and_fits_80_columns(
     assert [line.split()[-1] for line in failed] == ["2", "2"]
 
 
-def test_a_finished_run_is_a_line_with_the_whole_run_s_ratios(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from rich.console import Console
-
+def test_a_finished_run_is_a_line_with_the_whole_run_s_ratios(tmp_path: Path) -> None:
     config = SweepConfig(**OPTIONS)  # type: ignore[arg-type]
-    with (
-        Results(tmp_path / "x.parquet", SWEEP) as results,
-        SweepProgress(Console(), Sweep(config, results)) as progress,
-    ):
-        for run, done in zip(config.runs, runs_in(swept()), strict=True):
-            progress.show(Step(run, done.rounds, done.error, over=True))
+    with Results(tmp_path / "x.parquet", SWEEP) as results:
+        progress = SweepProgress(Sweep(config, results))
+        lines = [
+            progress.line(Step(run, done.rounds, done.error, over=True))
+            for run, done in zip(config.runs, runs_in(swept()), strict=True)
+        ]
 
-    lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == [f"{i} of 8" for i in range(1, 9)]
     assert f"{BOTH} seed 0: accuracy 0.6000, 7.0x smaller up, 4.2x both ways, 3 s;" in lines[1]
     assert "1.0x smaller up, 1.0x both ways, 3 s; about 21 s left" in lines[0]
@@ -96,7 +91,7 @@ def test_a_finished_run_is_a_line_with_the_whole_run_s_ratios(
     ],
 )
 def test_how_long_a_sweep_takes(times: list[float | None], jobs: int, says: str) -> None:
-    assert _total(times, jobs) == says
+    assert total_time(times, jobs) == says
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedsz.training.option import CLIENT, SERVER
-from fedsz.training.options import RunConfig, options_of
+from fedsz.training.options import CLIENT, SERVER, RunConfig, options_of
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

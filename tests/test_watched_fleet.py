@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LONG_RUN = ("--rounds", 100_000)
 SERVER = ("server", "--insecure", "--port", 0)
-NO_ROUNDS = "rounds must lie in 1..1e+06, got 0"
+NO_ROUNDS = "rounds must be a whole number from 1 to 1000000, got 0"
 
 
 def test_a_server_shows_its_run(fleet: Fleet) -> None:

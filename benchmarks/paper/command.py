@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from benchmarks.paper.catalogue import CATALOGUE, make, numbers, select
 from benchmarks.paper.options import MeasurementOptions, PaperConfig
-from fedsz.cli.options import Json, configured
+from fedsz.cli.options import PATH, Command, configured, json_option
 from fedsz.cli.output import print_table, say
 from fedsz.quantities import bandwidth as read_bandwidth
-from fedsz.training.option import PAPER
+from fedsz.training.options import PAPER
 
 if TYPE_CHECKING:
     from benchmarks.paper.comparison import Comparison, Line
@@ -21,40 +21,51 @@ if TYPE_CHECKING:
 TABLES = ", ".join(map(str, numbers("table")))
 FIGURES = f"{min(numbers('figure'))} to {max(numbers('figure'))}"
 
-app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
-
-@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("paper", cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
 @configured(PAPER, of=PaperConfig)
+@click.option("--table", type=int, multiple=True, help=f"A table: {TABLES}. Repeatable.")
+@click.option("--figure", type=int, multiple=True, help=f"A figure: {FIGURES}. Repeatable.")
+@click.option("--all", "everything", is_flag=True, help="All tables and figures.")
+@click.option(
+    "--weights",
+    type=PATH,
+    help="Folder with MODEL[-DATASET].safetensors, instead of training here.",
+)
+@click.option(
+    "--sweep",
+    type=PATH,
+    help="File of `fedsz sweep` for Figures 4 to 6, instead of running them.",
+)
+@click.option(
+    "--folder",
+    type=PATH,
+    default=MeasurementOptions.folder,
+    help="Folder for figures, trained weights and runs.",
+)
+@click.option(
+    "--bandwidth", default="10mbps", help="Bandwidth that Figures 7 and 9 are calculated for."
+)
+@click.option("--repeats", default=MeasurementOptions.repeats, help="Timed passes of a codec.")
+@click.option(
+    "--seconds",
+    default=MeasurementOptions.seconds,
+    help="Seconds for all passes of a codec at a bound.",
+)
+@json_option
 def command(
     config: PaperConfig,
     *,
-    table: Annotated[list[int] | None, typer.Option(help=f"A table: {TABLES}. Repeatable.")] = None,
-    figure: Annotated[
-        list[int] | None, typer.Option(help=f"A figure: {FIGURES}. Repeatable.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="Folder with MODEL[-DATASET].safetensors, instead of training here."),
-    ] = None,
-    sweep: Annotated[
-        Path | None,
-        typer.Option(help="File of `fedsz sweep` for Figures 4 to 6, instead of running them."),
-    ] = None,
-    folder: Annotated[
-        Path, typer.Option(help="Folder for figures, trained weights and runs.")
-    ] = MeasurementOptions.folder,
-    bandwidth: Annotated[
-        str, typer.Option(help="Bandwidth that Figures 7 and 9 are calculated for.")
-    ] = "10mbps",
-    repeats: Annotated[
-        int, typer.Option(help="Timed passes of a codec.")
-    ] = MeasurementOptions.repeats,
-    seconds: Annotated[
-        float, typer.Option(help="Seconds for all passes of a codec at a bound.")
-    ] = MeasurementOptions.seconds,
-    json: Json = False,
+    table: tuple[int, ...],
+    figure: tuple[int, ...],
+    everything: bool,
+    weights: Path | None,
+    sweep: Path | None,
+    folder: Path,
+    bandwidth: str,
+    repeats: int,
+    seconds: float,
+    json: bool,
 ) -> None:
     """Make the FedSZ paper's tables and figures, and print our numbers beside its own.
 
@@ -66,7 +77,7 @@ def command(
     from benchmarks.paper.comparison import as_json
     from benchmarks.paper.measurements import Measurements
 
-    names = list(CATALOGUE) if everything else select(table or [], figure or [])
+    names = list(CATALOGUE) if everything else select(table, figure)
     options = MeasurementOptions(
         folder, weights, sweep, read_bandwidth(bandwidth), repeats, seconds
     )

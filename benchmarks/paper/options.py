@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from msgspec import Meta
 
 from benchmarks.paper.published import BANDWIDTH, DATASETS, MODELS
 from fedsz.core.partition import PAPER as PAPER_RULE
@@ -13,8 +15,7 @@ from fedsz.core.settings import WEIGHTS
 from fedsz.errors import ConfigError
 from fedsz.experiments.link_model import Link
 from fedsz.experiments.sweep_plan import PLURAL, error_bounds, names
-from fedsz.training.option import COMPRESSION, LEARNED, PAPER, option
-from fedsz.training.options import RunConfig, otherwise
+from fedsz.training.options import COMPRESSION, LEARNED, PAPER, RunConfig, Use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,22 +29,23 @@ class PaperConfig(RunConfig):
         ConfigError: a value is out of range or does not exist.
     """
 
-    update: str = option(
-        WEIGHTS, "What clients send: weights, as the paper has it.", COMPRESSION, ()
-    )
-    models: str = option(",".join(MODELS), "Models, separated by commas.", LEARNED, (PAPER,))
-    datasets: str = option("cifar10", "Data sets, separated by commas.", LEARNED, (PAPER,))
-    error_bounds: str = option(
-        "1e-5..1e-1", "Bounds of Table V and Figures 5, 7 and 10; 1e-5..1e-1 is one a decade.",
-        COMPRESSION, (PAPER,),
-    )  # fmt: skip
-    rule: str = otherwise("rule", PAPER_RULE)
-    max_client_share: float = otherwise("max_client_share", 1.0)  # its clients are its own
-    max_update_norm: str = otherwise("max_update_norm", "none")
-    samples: int = otherwise("samples", 2000)
-    test_samples: int = otherwise("test_samples", 500)
-    rounds: int = otherwise("rounds", 2)
-    batch_size: int = otherwise("batch_size", 32)
+    # fmt: off
+    update: Annotated[str, Meta(description="What clients send: weights, as the paper has it."),
+        Use(COMPRESSION, ())] = WEIGHTS
+    models: Annotated[str, Meta(description="Models, separated by commas."),
+        Use(LEARNED, (PAPER,))] = ",".join(MODELS)
+    datasets: Annotated[str, Meta(description="Data sets, separated by commas."),
+        Use(LEARNED, (PAPER,))] = "cifar10"
+    error_bounds: Annotated[str, Meta(description="Bounds of Table V and Figures 5, 7 and 10; "
+        "1e-5..1e-1 is one a decade."), Use(COMPRESSION, (PAPER,))] = "1e-5..1e-1"
+    # fmt: on
+    rule: str = PAPER_RULE
+    max_client_share: float = 1.0  # its clients are its own
+    max_update_norm: str = "none"
+    samples: int = 2000
+    test_samples: int = 500
+    rounds: int = 2
+    batch_size: int = 32
 
     def __post_init__(self) -> None:
         super().__post_init__()

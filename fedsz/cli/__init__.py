@@ -1,4 +1,4 @@
-"""The ``fedsz`` command: one module per command, each parses, calls the library and prints.
+"""The ``fedsz`` command: each command parses, calls the library and prints.
 
 Heavy imports happen inside the commands, so that ``--help`` is instant.
 """
@@ -12,101 +12,90 @@ import signal
 import sys
 import threading
 import time
-from importlib import import_module
 from types import FrameType
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import click
-import typer
 
 from fedsz import extras, system
 from fedsz.child_process import PATIENCE
-from fedsz.cli import keys, logs, paper
-from fedsz.cli.options import PREFIX, Command
-from fedsz.errors import ConfigError, FedszError
+from fedsz.cli import bench, codecs, files, keys, report, runs, sweep
+from fedsz.cli.options import PREFIX, SERVICE
+from fedsz.cli.output import COMMAND, close_stdout, log_errors, set_up_logs, warn
+from fedsz.errors import FedszError
 from fedsz.formatting import did_you_mean, printable
-
-COMMANDS: Final = (
-    *("run", "server", "client", "sweep", "bench", "advise", "report", "compress"),
-    *("decompress", "inspect", "codecs", "methods", "decisions", "dashboard"),
-)
 
 TEST_DATA: Final = "FEDSZ_TEST_DATA"  # where the tests find data sets; commands do not read it
 
-# A full disk is no bug: it is told in one line, wherever it was noticed.
+# A full disk is no bug: it is one line, wherever it was noticed.
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # What a library in Rust raises where it cannot go on; each has such a class of its own.
 RUST_PANIC: Final = "PanicException"
 
-app = typer.Typer(
-    help="Error-bounded compression for federated learning.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+
+class Group(click.Group):
+    """The commands in the order in which they are added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's method
+        """Return the names of the commands."""
+        return list(self.commands)
+
+
+@click.group(
+    cls=Group,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for name in COMMANDS:
-    app.command(name, cls=Command)(import_module(f"{__name__}.{name}").command)
-app.command("paper", context_settings=paper.HANDED_OVER)(paper.command)
-app.add_typer(keys.app, name="keys")
-
-
-def _show_version(asked: bool) -> None:
-    if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"fedsz {version('fedsz')}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    context: typer.Context,
-    *,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
-    log_json: Annotated[
-        bool, typer.Option("--log-json", help="Log in lines of JSON.", envvar=f"{PREFIX}LOG_JSON")
-    ] = False,
-    end_with_stdin: Annotated[bool, typer.Option("--end-with-stdin", hidden=True)] = False,
-    version: Annotated[  # noqa: ARG001 - its callback has done all there is to do
-        bool,
-        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
-    ] = False,
-) -> None:
+@click.option("--verbose", "-v", is_flag=True, help="Log what happens.")
+@click.option("--log-json", is_flag=True, help="Log in lines of JSON.", envvar=f"{PREFIX}LOG_JSON")
+@click.option("--end-with-stdin", is_flag=True, hidden=True)
+@click.version_option(package_name="fedsz", message="%(package)s %(version)s")
+@click.pass_context
+def app(context: click.Context, *, verbose: bool, log_json: bool, end_with_stdin: bool) -> None:
     """Error-bounded compression for federated learning."""
+    set_up_logs(verbose=verbose, as_json=log_json)
     _check_environment(context.command)
-    logs.set_up(verbose=verbose, as_json=log_json)
-    if end_with_stdin:  # whoever started this holds the other end, and takes it along to its death
+    if end_with_stdin:  # the parent holds the other end, and this process ends with it
         threading.Thread(target=_end_with_stdin, daemon=True).start()
 
 
+for command in (
+    *(runs.run, runs.server, runs.client, sweep.sweep, bench.bench, bench.advise, report.report),
+    *(files.compress, files.decompress, files.inspect, codecs.codecs, codecs.methods),
+    *(runs.decisions, runs.dashboard, report.paper, keys.keys),
+):
+    app.add_command(command)
+COMMANDS: Final = tuple(app.commands)
+
+
 def _check_environment(group: click.Command) -> None:
-    """Raise ConfigError for a variable that looks like an option's and is none's."""
+    """Warn of variables that look like an option's and are none's."""
     assert isinstance(group, click.Group)
     commands = [group, *group.commands.values()]
     options = (option for command in commands for option in command.params)
     known = {str(option.envvar) for option in options if option.envvar} | {TEST_DATA}
-    for name in os.environ:
+    for name, value in os.environ.items():
         if name.startswith(PREFIX) and name not in known:
             hint = did_you_mean(name, known)
-            raise ConfigError(f"no option is called {name}, which is in the environment{hint}")
+            warn(f"no option is called {name}, which is in the environment{hint}")
+        elif name.startswith(PREFIX) and value.startswith(SERVICE):
+            warn(f"{name}={value} in the environment is ignored: it is the address of a service")
 
 
 def main() -> None:
     """Run the command line; the exit code is 0, 2 for a mistake, 130 after Ctrl-C."""
-    logs.say_errors()  # until the options have been read
+    log_errors()  # until the options have been read
     # What gRPC's core says of failed handshakes, we say in one line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # A container is stopped by SIGTERM: end as on Ctrl-C, with everything closed.
     signal.signal(signal.SIGTERM, _interrupt)
-    command: Any = typer.main.get_command(app)
     try:
-        code = command.main(standalone_mode=False)
-    except FedszError as err:
-        code = _complain(str(err))
-    except click.ClickException as err:
-        why = _told(err)
-        code = _complain(why) if why else err.exit_code  # help has been shown
+        code = app.main(prog_name="fedsz", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as err:
+        click.echo(err.format_message())
+        code = err.exit_code
+    except (FedszError, click.ClickException) as err:
+        code = _complain(err.format_message() if isinstance(err, click.ClickException) else err)
     except ImportError as err:
         if (explained := extras.explain(err)) is None:
             raise
@@ -115,8 +104,8 @@ def main() -> None:
         code = 130
     except MemoryError as err:
         code = _complain(" ".join(("out of memory:", str(err))).rstrip(": "))
-    except BrokenPipeError:  # whoever read our output has gone
-        sys.stderr.close()
+    except BrokenPipeError:
+        close_stdout()
         code = 1
     except OSError as err:
         if err.errno not in NO_ROOM:
@@ -129,13 +118,8 @@ def main() -> None:
     sys.exit(code or 0)
 
 
-def _told(err: click.ClickException) -> str:
-    """Return a mistake as click tells it; typer's own suggestions need none of click's."""
-    return err.message if "Did you mean" in err.message else err.format_message()
-
-
-def _complain(text: str) -> int:
-    logging.getLogger(logs.ERRORS).error("%s", " ".join(printable(text).split()))
+def _complain(why: Any) -> int:
+    logging.getLogger(COMMAND).error("%s", " ".join(printable(str(why)).split()))
     return 2
 
 

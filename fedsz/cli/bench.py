@@ -1,82 +1,147 @@
-"""``fedsz bench``: every codec on your weights. ``fedsz advise`` measures the same way."""
+"""``fedsz bench``: every codec on your weights. ``fedsz advise``: which of them pays on a link."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
-from fedsz.cli.options import Json, configured
+from fedsz.cli.options import PATH, Command, Handler, configured, json_option
 from fedsz.cli.output import print_json, print_table, say
+from fedsz.errors import ConfigError
+from fedsz.formatting import bandwidth as rate
 from fedsz.formatting import count, size
-from fedsz.training.option import BENCH
-from fedsz.training.options import RunConfig
+from fedsz.formatting import seconds as time
+from fedsz.training.options import ADVISE, BENCH, RunConfig
 
 if TYPE_CHECKING:
     from fedsz.arrays import StateDict
+    from fedsz.experiments.advise import Answer, Choice, Stretch
     from fedsz.experiments.bench import Row
-
-Codecs = Annotated[str, typer.Option(help="Codecs, separated by commas; all by default.")]
-Bounds = Annotated[
-    str, typer.Option(help="Error bounds: 1e-4..1e-1 is one a decade; or 1e-2,abs:1e-3,std:0.1.")
-]
-Repeats = Annotated[int, typer.Option(help="Timed passes, after one that warms up and checks.")]
-Seconds = Annotated[
-    float,
-    typer.Option(
-        help="Seconds for all passes of a codec; a slow one makes fewer, or takes part of the data."
-    ),
-]
-Threads = Annotated[int, typer.Option(help="Threads of a codec; 0 for one on each core.")]
 
 SHOWN_MOST: Final = 99_999  # MB/s; a codec that says more has not touched the bytes
 
 
+def _measures(command: Handler) -> Handler:
+    """Give a command the options of a measurement."""
+    decorators = (
+        click.option("--codecs", default="", help="Codecs, separated by commas; all by default."),
+        click.option(
+            "--error-bounds",
+            default="1e-2",
+            help="Error bounds: 1e-4..1e-1 is one a decade; or 1e-2,abs:1e-3,std:0.1.",
+        ),
+        click.option(
+            "--repeats", default=3, help="Timed passes, after one that warms up and checks."
+        ),
+        click.option(
+            "--seconds",
+            default=10.0,
+            help="Seconds for all passes of a codec; a slow one makes fewer, or takes part of the "
+            "data.",
+        ),
+        click.option("--threads", default=1, help="Threads of a codec; 0 for one on each core."),
+        json_option,
+    )
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+@click.command(BENCH, cls=Command)
 @configured(BENCH)
-def command(
+@click.argument("files", nargs=-1, type=PATH)
+@click.option(
+    "--model", default="", help="Models with initial weights, not files, such as alexnet,cnn."
+)
+@click.option("--results", type=PATH, help="Parquet file that rows are added to.")
+@_measures
+def bench(
     config: RunConfig,
     *,
-    files: Annotated[list[Path] | None, typer.Argument(help=".pt or .safetensors files.")] = None,
-    model: Annotated[
-        str, typer.Option(help="Models with initial weights, not files, such as alexnet,cnn.")
-    ] = "",
-    codecs: Codecs = "",
-    error_bounds: Bounds = "1e-2",
-    repeats: Repeats = 3,
-    seconds: Seconds = 10.0,
-    threads: Threads = 1,
-    results: Annotated[
-        Path | None, typer.Option(help="Parquet file that rows are added to.")
-    ] = None,
-    json: Json = False,
+    files: tuple[Path, ...],
+    model: str,
+    results: Path | None,
+    json: bool,
+    **how: Any,
 ) -> None:
     """Measure codecs on files of weights: ratio, speed both ways, largest error, memory.
 
-    Every element is checked against its bound before a time is reported. --json prints a line for
-    each row.
+    FILES are .pt or .safetensors files. Every element is checked against its bound before a time
+    is reported. --json prints a line for each row.
     """
     from fedsz.experiments.bench import sizes
     from fedsz.experiments.results import BENCH as TABLE
     from fedsz.experiments.results import Results
-    from fedsz.experiments.sweep_plan import error_bounds as read_bounds
 
-    how: dict[str, Any] = {"codecs": named_codecs(codecs), "bounds": read_bounds(error_bounds)}
-    how |= {"repeats": repeats, "seconds": seconds, "threads": threads}
-    with Results(results, TABLE) if results else nullcontext() as kept:
+    how = _measurement(**how)
+    with Results(results, TABLE) if results else nullcontext() as table:
 
         def on_row(row: Row) -> None:
-            if kept:
-                kept.add([row])
+            if table:
+                table.add([row])
             if json:
                 print_json(row)
 
-        for data, state in _weights(files or [], model):
+        for data, state in _weights(files, model):
             rows = measured(config, data, state, on_row, **how)
             if not json:
                 _show(data, rows, sizes(state, rule=config.rule, threshold=config.threshold))
+
+
+@click.command(ADVISE, cls=Command)
+@configured(ADVISE)
+@click.argument("file", required=False, type=PATH)
+@click.option(
+    "--model", default="", help="A model with initial weights, not a file, such as alexnet."
+)
+@click.option("--bandwidth", required=True, help="Bandwidth of the uplink, such as 10mbps.")
+@_measures
+def advise(
+    config: RunConfig, *, file: Path | None, model: str, bandwidth: str, json: bool, **how: Any
+) -> None:
+    """Say whether compression is worth it on a link, which codec is best, and where that changes.
+
+    FILE is a .pt or .safetensors file, such as clients send. The command measures how fast each
+    codec compresses and decompresses on this machine, and compares that with the time that fewer
+    bytes save.
+    """
+    from fedsz.cli.files import read_state_dict
+    from fedsz.codecs import get_lossless
+    from fedsz.experiments.advise import answer, choices
+    from fedsz.experiments.bench import initial_weights, sizes, written
+    from fedsz.experiments.link_model import Link
+    from fedsz.quantities import bandwidth as read_bandwidth
+
+    how = _measurement(**how)
+    lossless = str(get_lossless(config.lossless))
+    if (file is None) == (not model):
+        raise ConfigError("give a .pt or .safetensors file, or --model NAME, and not both")
+    speed = Link(read_bandwidth(bandwidth)).bandwidth
+    if math.isinf(speed):
+        raise ConfigError(f"give a finite bandwidth, not {bandwidth!r}")
+    data, state = (file.name, read_state_dict(file)) if file else initial_weights(model)
+    how["codecs"] = list(dict.fromkeys((*how["codecs"], lossless)))
+    rows = measured(config, data, state, **how)
+    raw_bytes, _ = sizes(state, rule=config.rule, threshold=config.threshold)
+    ways = choices(rows, lossless=lossless, raw_bytes=raw_bytes)
+    answers = [answer(ways, written(bound), speed) for bound in how["bounds"]]
+    if json:
+        print_json(_as_dict(data, rows, ways, answers, speed))
+    else:
+        _show_advice(data, rows, ways, answers, speed)
+
+
+def _measurement(*, codecs: str, error_bounds: str, **how: Any) -> dict[str, Any]:
+    """Return the arguments of `fedsz.experiments.bench.measure` that the options name."""
+    from fedsz.experiments.sweep_plan import error_bounds as read_bounds
+
+    return {"codecs": named_codecs(codecs), "bounds": read_bounds(error_bounds), **how}
 
 
 def named_codecs(text: str) -> tuple[str, ...]:
@@ -128,10 +193,9 @@ def say_errors(rows: Iterable[Row]) -> None:
             say(f"no {row['codec']}{bound} on {row['data']}{of}: {row['error']}")
 
 
-def _weights(files: list[Path], models: str) -> Iterator[tuple[str, StateDict]]:
+def _weights(files: Iterable[Path], models: str) -> Iterator[tuple[str, StateDict]]:
     """Yield the name and the state_dict of each file, and of each model."""
     from fedsz.cli.files import read_state_dict
-    from fedsz.errors import ConfigError
     from fedsz.experiments.bench import initial_weights
     from fedsz.experiments.sweep_plan import names
 
@@ -183,3 +247,89 @@ def _ratio_and_speeds(row: Row) -> Iterator[str]:
     for way in ("encode", "decode"):  # MB/s of raw data
         speed = row["raw_bytes"] / 1e6 / row[f"{way}_seconds"]
         yield f"{speed:,.0f}" if speed <= SHOWN_MOST else f"> {SHOWN_MOST:,}"
+
+
+def _as_dict(
+    data: str, rows: list[Row], ways: list[Choice], answers: list[Answer], bandwidth: float
+) -> dict[str, Any]:
+    """Return advice for machines: seconds, bytes, bits a second; null is no bound or no end."""
+
+    def described(way: Choice) -> dict[str, Any]:
+        seconds, worth = way.seconds(bandwidth), way.is_worth(bandwidth)
+        more = {"seconds": seconds, "worth": worth, "worth_below": way.worth_below}
+        return {**asdict(way), "ratio": way.ratio, **more}
+
+    def change(stretch: Stretch) -> dict[str, Any]:
+        way, high = stretch.choice, stretch.high if math.isfinite(stretch.high) else None
+        return {"codec": way.codec, "error_bound": way.error_bound, "from": stretch.low, "to": high}
+
+    failed = ("codec", "error_bound", "data", "part", "error")
+    return {
+        "data": data,
+        **{name: rows[0][name] for name in ("machine", "threads")},
+        "bandwidth": bandwidth,
+        "choices": list(map(described, ways)),
+        "answers": [
+            {
+                "error_bound": answer.error_bound,
+                "best": described(answer.best),
+                "changes": list(map(change, answer.stretches)),
+            }
+            for answer in answers
+        ],
+        "errors": [{name: row[name] for name in failed} for row in rows if row["error"]],
+    }
+
+
+def _show_advice(
+    data: str, rows: list[Row], ways: list[Choice], answers: list[Answer], bandwidth: float
+) -> None:
+    """Print advice for people, the answer last."""
+    plain, *coded = ways
+    at, before = rate(bandwidth), plain.seconds(bandwidth)
+
+    def cells(way: Choice) -> tuple[str, ...]:
+        part = "~" if way.measured_bytes < way.raw_bytes else ""
+        takes = way.seconds(bandwidth)
+        measured = (f"{way.ratio:.3f}", *map(time, (way.encode_seconds, way.decode_seconds, takes)))
+        return (
+            way.codec,
+            "exact" if way.exact else shown_bound(way.error_bound),
+            *(part + number for number in measured),
+            f"{100 * (1 - takes / before):.1f} %",
+            rate(way.worth_below) if way.worth_below else "never",
+        )
+
+    say(f"{data}: {size(plain.raw_bytes)}, {time(before)} at {at}")
+    numbers = (">ratio", ">encode", ">decode", f">at\n{at}", ">saved")
+    print_table(("codec", "bound", *numbers, ">worth it\nbelow"), map(cells, coded), gap=1)
+    say_errors(rows)
+    say(f"{rows[0]['machine']}, {count(rows[0]['threads'], 'thread')}, both ends", "dim")
+    partly = [way for way in ways if way.measured_bytes < way.raw_bytes]
+    if parts := [f"{way.codec} {size(way.measured_bytes)}" for way in partly]:
+        say(f"~ measured on a part, the rest taken to be like it: {', '.join(parts)}", "dim")
+    for answer in answers:
+        of = " of each tensor's range" if answer.error_bound.startswith("rel:") else ""
+        say(f"within {shown_bound(answer.error_bound)}{of}:")
+        for stretch in answer.stretches:
+            where = f"from {rate(stretch.low)} on" if stretch.low else "on the slowest links"
+            say(f"  {where}: {_named(stretch.choice)} is best")
+    for answer in answers:
+        say(f"At {at} {_sentence(answer, plain, bandwidth)}", "bold")
+
+
+def _sentence(answer: Answer, plain: Choice, bandwidth: float) -> str:
+    before, after = plain.seconds(bandwidth), answer.best.seconds(bandwidth)
+    if answer.best is plain:
+        bound = shown_bound(answer.error_bound)
+        return (
+            f"do not compress: no codec within {bound} is faster than the {time(before)} that"
+            " an update takes as it is."
+        )
+    instead = f"{time(after)} an update instead of {time(before)}"
+    times = f"{before / after:.3g} times as fast"
+    return f"compress with {_named(answer.best)}: {instead}, {times}."
+
+
+def _named(way: Choice) -> str:
+    return f"{way.codec} at {shown_bound(way.error_bound)}" if way.error_bound else way.codec

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
-from fedsz.cli.options import Json
+from fedsz.cli.options import PATH, Decorator, json_option
 from fedsz.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from fedsz.transport.authority import Authority
 
-app = typer.Typer(
-    help="Make, rotate and revoke the certificates and tokens of a fleet.", no_args_is_help=True
-)
+_folder: Final[Decorator] = click.option(
+    "--dir", "-d", "folder", type=PATH, default="keys", show_default=True,
+    help="Folder of the authority. Its ca.key stays there.",
+)  # fmt: skip
+_days: Final[Decorator] = click.option(
+    "--days", type=click.IntRange(1, 36500), default=365, show_default=True,
+    help="Days that a certificate is valid.",
+)  # fmt: skip
+_host: Final[Decorator] = click.option(
+    "--host", multiple=True, required=True,
+    help="DNS name or IP address that clients connect to; may be repeated.",
+)  # fmt: skip
+_ids: Final[Decorator] = click.argument("client_ids", nargs=-1, required=True, metavar="ID...")
 
-Folder = Annotated[
-    Path, typer.Option("--dir", "-d", help="Folder of the authority. Its ca.key stays there.")
-]
-Ids = Annotated[list[str], typer.Argument(help="Client ids.", metavar="ID...")]
-Hosts = Annotated[
-    list[str],
-    typer.Option("--host", help="DNS name or IP address that clients connect to; may be repeated."),
-]
-Days = Annotated[int, typer.Option(help="Days that a certificate is valid.", min=1, max=36500)]
 
-KEYS = Path("keys")
+@click.group("keys")
+def keys() -> None:
+    """Make, rotate and revoke the certificates and tokens of a fleet."""
 
 
 def _authority(folder: Path) -> Authority:
@@ -36,8 +39,11 @@ def _authority(folder: Path) -> Authority:
     return Authority(folder)
 
 
-@app.command("init")
-def init(*, host: Hosts, folder: Folder = KEYS, days: Days = 365) -> None:
+@keys.command("init")
+@_host
+@_folder
+@_days
+def init(*, host: tuple[str, ...], folder: Path, days: int) -> None:
     """Make a certificate authority, and a certificate for the server."""
     from fedsz.transport.authority import Authority
 
@@ -50,43 +56,60 @@ def init(*, host: Hosts, folder: Folder = KEYS, days: Days = 365) -> None:
     say(f"for tokens: fedsz server {tls} --tokens {authority.tokens} {revoked}")
 
 
-@app.command("server")
-def server(*, host: Hosts, folder: Folder = KEYS, days: Days = 365) -> None:
+@keys.command("server")
+@_host
+@_folder
+@_days
+def server(*, host: tuple[str, ...], folder: Path, days: int) -> None:
     """Make another certificate for the server: before the old one expires, or for other hosts."""
     say(str(_authority(folder).certify_server(host, days)))
 
 
-@app.command("client")
-def client(client_ids: Ids, *, folder: Folder = KEYS, days: Days = 365) -> None:
-    """Make a certificate for each client. A client that has one gets another."""
+@keys.command("client")
+@_ids
+@_folder
+@_days
+def client(client_ids: tuple[str, ...], *, folder: Path, days: int) -> None:
+    """Make a certificate for each client. A client that has one gets another.
+
+    ID is the id of a client.
+    """
     authority = _authority(folder)
     for client_id in client_ids:
         say(str(authority.certify_client(client_id, days)))
 
 
-@app.command("token")
-def token(client_ids: Ids, *, folder: Folder = KEYS) -> None:
-    """Make a token for each client. A client that has one gets another."""
+@keys.command("token")
+@_ids
+@_folder
+def token(client_ids: tuple[str, ...], *, folder: Path) -> None:
+    """Make a token for each client. A client that has one gets another.
+
+    ID is the id of a client.
+    """
     authority = _authority(folder)
     for client_id in client_ids:
         say(str(authority.make_token(client_id)))
 
 
-@app.command("revoke")
-def revoke(
-    what: Annotated[list[str], typer.Argument(help="Serial numbers, or ids of clients.")],
-    *,
-    folder: Folder = KEYS,
-) -> None:
-    """Revoke a certificate or token, or all of a client. A running server refuses it."""
+@keys.command("revoke")
+@click.argument("what", nargs=-1, required=True)
+@_folder
+def revoke(what: tuple[str, ...], *, folder: Path) -> None:
+    """Revoke a certificate or token, or all of a client. A running server refuses it.
+
+    WHAT is a serial number, or the id of a client.
+    """
     authority = _authority(folder)
     for each in what:
         for one in authority.revoke(each):
             say(f"revoked: {one.kind} {one.serial:x} of {one.name}")
 
 
-@app.command("list")
-def list_issued(*, folder: Folder = KEYS, json: Json = False) -> None:
+@keys.command("list")
+@_folder
+@json_option
+def list_issued(*, folder: Path, json: bool) -> None:
     """List the certificates and tokens, and say which are revoked."""
     authority = _authority(folder)
     gone = authority.revoked_serials()

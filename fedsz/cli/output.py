@@ -1,15 +1,19 @@
-"""What commands print: lines of text, JSON, and tables without frames."""
+"""What commands print: text, tables and JSON on stdout; warnings, errors and the log on stderr."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
+from fedsz import system
 from fedsz.errors import FedszError
 from fedsz.formatting import WARNING, printable
 
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
     from fedsz.training.options import RunConfig
 
 UNLIMITED: Final = 10_000  # columns
+COMMAND: Final = "fedsz.command"  # the logger of a command's own warnings, and of its error
+# Loggers whose warnings an operator must hear: a link is plaintext, a tracker is left out.
+HEARD: Final = ("fedsz.security", "fedsz.monitoring")
 
 _printing = threading.Lock()
 
@@ -40,13 +47,32 @@ def print_event(event: Event) -> None:
 
 
 def _print_line(line: str) -> None:
+    """Print a line; if nobody reads stdout any more, end the command."""
     with _printing:  # print() gives way to other threads before the end of a long line
-        print(line, flush=True)
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            close_stdout()
+            _end()
+
+
+def _end() -> None:
+    """End the command without a word: in another thread, as SIGTERM does."""
+    if threading.current_thread() is threading.main_thread():
+        raise SystemExit(1)
+    system.interrupt()
+
+
+def close_stdout() -> None:
+    """Send nowhere what is still printed, also what is buffered: the reader of stdout has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 @contextmanager
 def failure_as_json(*, json: bool) -> Iterator[None]:
-    """With ``--json``, tell the process that started this one of a `FedszError`, as an event."""
+    """With ``--json``, print a `FedszError` as an event, for the process that started this one."""
     from fedsz.training.events import Failed
 
     try:
@@ -58,7 +84,7 @@ def failure_as_json(*, json: bool) -> Iterator[None]:
 
 
 def warn_of_update(config: RunConfig) -> None:
-    """Print a warning, on stderr, where a run's updates lose for good what they leave out."""
+    """Warn if a run's updates lose for good what they leave out."""
     from fedsz.flower.round_statistics import why_biased
 
     warn(why_biased(config.compression))
@@ -67,15 +93,18 @@ def warn_of_update(config: RunConfig) -> None:
 def warn(why: str) -> None:
     """Print a warning on stderr, or nothing where there is no reason for one."""
     if why:
-        print(f"{WARNING}{why}", file=sys.stderr)
+        logging.getLogger(COMMAND).warning("warning: %s", why)
 
 
 def say(text: str, style: str = "", *, console: Console | None = None) -> None:
-    """Print text as it is, of any width; see `plain`."""
+    """Print text as it is, of any width; see `plain`. Ends the command if nobody reads stdout."""
     from rich.console import Console
 
     screen = console or Console()
-    screen.print(plain(text), style=style, highlight=False, soft_wrap=True)
+    try:
+        screen.print(plain(text), style=style, highlight=False, soft_wrap=True)
+    except SystemExit:  # as rich has it, and from now on it prints nothing
+        _end()
 
 
 def plain(text: str) -> Text:
@@ -94,6 +123,7 @@ def print_table(
     bold: Iterable[bool] = repeat(False),  # row by row
 ) -> None:
     """Print a table whose words are folded on narrow screens, and whose numbers are not."""
+    from rich.console import Console
     from rich.table import Table
 
     # No frame: names are long, and terminals have 80 columns.
@@ -110,15 +140,54 @@ def print_table(
         )
     for row, strong in zip(rows, bold, strict=False):
         table.add_row(*row, style="bold" if strong else "")
-    _console().print(table, markup=False)
-
-
-def _console() -> Console:
-    """Return stdout as rich has it: of any width where it is no terminal, so that names stay whole.
-
-    ``COLUMNS`` in the environment is heeded, as rich does.
-    """
-    from rich.console import Console
-
+    # Of any width where stdout is no terminal, so that names stay on one line.
     free = "COLUMNS" not in os.environ and not sys.stdout.isatty()
-    return Console(width=UNLIMITED if free else None)
+    Console(width=UNLIMITED if free else None).print(table, markup=False)
+
+
+class JsonFormatter(logging.Formatter):
+    """A line of JSON for each message: time (ISO 8601, UTC), level, logger, message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a message as JSON; an exception's traceback is a field of its own."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def set_up_logs(*, verbose: bool = False, as_json: bool = False) -> None:
+    """Log errors, warnings that must be heard, and with ``verbose`` all else, to stderr."""
+    level = logging.INFO if verbose else logging.ERROR
+    log = _handler("%(asctime)s %(name)s: %(message)s", as_json=as_json)
+    logging.basicConfig(level=level, handlers=[log])
+    for name in HEARD:
+        _log(name, f"{WARNING}%(message)s", as_json=as_json)
+    log_errors(as_json=as_json)
+    # Flower gives its logger a level and a handler when it is imported; a filter outlasts that.
+    flower = logging.getLogger("flwr")
+    flower.propagate = False
+    if not verbose:
+        flower.addFilter(lambda record: record.levelno >= logging.ERROR)
+
+
+def log_errors(*, as_json: bool = False) -> None:
+    """Log what ends a command, to stderr."""
+    _log(COMMAND, "fedsz: %(message)s", as_json=as_json)
+
+
+def _log(name: str, text: str, *, as_json: bool) -> None:
+    logger = logging.getLogger(name)
+    logger.handlers, logger.propagate = [_handler(text, as_json=as_json)], False
+    logger.setLevel(logging.WARNING)
+
+
+def _handler(text: str, *, as_json: bool) -> logging.Handler:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(text))
+    return handler

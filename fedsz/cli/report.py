@@ -1,63 +1,70 @@
-"""``fedsz report``: a page about a run or a sweep."""
+"""``fedsz report``: a page about a run or a sweep. ``fedsz paper``: the FedSZ paper's numbers."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Final
 
-import typer
+import click
+
+from fedsz.cli.options import PATH, force_option
+from fedsz.errors import ConfigError
+
+CHECKOUT: Final = Path(__file__).parents[2]
+
+# All that is typed, --help too, is for the command in benchmarks/.
+HANDED_OVER: Final = {
+    "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
+}  # fmt: skip
 
 
-def command(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            help="A sweep's Parquet file, the folder of a run, or several.", metavar="SOURCE..."
-        ),
-    ],
+@click.command("report")
+@click.argument("sources", nargs=-1, required=True, type=PATH, metavar="SOURCE...")
+@click.option(
+    "--output",
+    "-o",
+    type=PATH,
+    help="HTML file. Default: beside the first sweep; report.html in a run's folder.",
+)
+@click.option("--figures", type=PATH, help="Folder for the figures, each as SVG and as PNG.")
+@click.option(
+    "--bandwidth",
+    multiple=True,
+    help="Bandwidth that times are calculated for, such as 10mbps; may be repeated, and figures of "
+    "one link take the first. Default: 10mbps.",
+)
+@click.option(
+    "--latency", default="0s", help="One-way latency of these links, such as 50ms. Default: 0s."
+)
+@click.option("--scaling", type=PATH, help="File of fedsz paper --figure 9, to add to the report.")
+@click.option(
+    "--reach",
+    type=float,
+    help="Accuracy, 0 to 1, up to which bytes are counted. Default: 95 and 99 % of the best of the "
+    "uncompressed run of the same seed.",
+)
+@force_option
+def report(
+    sources: tuple[Path, ...],
     *,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="HTML file. Default: beside the first sweep; report.html in a run's folder.",
-        ),
-    ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(help="Folder for the figures, each as SVG and as PNG.")
-    ] = None,
-    bandwidth: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Bandwidth that times are calculated for, such as 10mbps; may be repeated, and"
-            " figures of one link take the first. [dim]Default: 10mbps.[/]"
-        ),
-    ] = None,
-    latency: Annotated[
-        str, typer.Option(help="One-way latency of these links, such as 50ms.")
-    ] = "0s",
-    scaling: Annotated[
-        Path | None, typer.Option(help="File of fedsz paper --figure 9, to add to the report.")
-    ] = None,
-    reach: Annotated[
-        float | None,
-        typer.Option(
-            help="Accuracy, 0 to 1, up to which bytes are counted. [dim]Default: 95 and"
-            " 99 % of the best of the uncompressed run of the same seed.[/]"
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing files.")] = False,
+    output: Path | None,
+    figures: Path | None,
+    bandwidth: tuple[str, ...],
+    latency: str,
+    scaling: Path | None,
+    reach: float | None,
+    force: bool,
 ) -> None:
     """Write one HTML page with the figures and tables of runs or sweeps.
 
-    It needs no network and no other file.
+    SOURCE is a sweep's Parquet file, or the folder of a run. The page needs no network and no
+    other file.
     """
     from rich.console import Console
 
     from fedsz import quantities
     from fedsz.cli.files import check_free
-    from fedsz.errors import ConfigError
     from fedsz.report import BANDWIDTHS, default_target, write_report
 
     target = output or default_target(sources[0])
@@ -75,6 +82,33 @@ def command(
             scaling=scaling,
             reach=reach,
         )
-    print(target)
+    click.echo(target)
     if figures:
-        print(figures)
+        click.echo(figures)
+
+
+@click.command("paper", context_settings=HANDED_OVER)
+@click.pass_context
+def paper(context: click.Context) -> None:
+    """Make the FedSZ paper's tables and figures, and print our numbers beside its own.
+
+    It needs a checkout of fedsz.
+    """
+    paper_command().main(context.args, prog_name=context.command_path, standalone_mode=False)
+
+
+def paper_command() -> click.Command:
+    """Return the command with all of its options.
+
+    Raises:
+        ConfigError: this is no checkout.
+    """
+    if not (CHECKOUT / "benchmarks" / "paper").is_dir():
+        raise ConfigError(
+            "the paper's tables and figures are in benchmarks/paper of fedsz's source and not in"
+            " the package: run python -m benchmarks.paper in a checkout"
+        )
+    sys.path.insert(0, str(CHECKOUT))
+    from benchmarks.paper.command import command
+
+    return command

@@ -2,47 +2,52 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
-from fedsz.cli.options import Json, configured
+from fedsz.cli.options import Command, configured, json_option
 from fedsz.cli.output import print_json, print_table, say
-from fedsz.experiments.sweep_plan import SweepConfig
-from fedsz.formatting import count, duration
-from fedsz.training.option import SWEEP
+from fedsz.experiments.sweep_plan import SweepConfig, run_id
+from fedsz.formatting import count, duration, metric, outcome
+from fedsz.training.options import SWEEP
 
 if TYPE_CHECKING:
+    from fedsz.control.record import RoundRecord
+    from fedsz.experiments.sweep import Step, Sweep
+    from fedsz.report.runs import Run
     from fedsz.training.options import RunConfig
 
-COLUMNS = ("seed", "dataset", "model", "partition", "way")  # a way says the rest
+COLUMNS: Final = ("seed", "dataset", "model", "partition", "way")  # a way says the rest
+# With 80 columns the data set goes below the model, and its partition below that.
+FOLDED: Final = {"model, data": 13, "way": 15}
 
 
+@click.command(SWEEP, cls=Command)
 @configured(SWEEP, of=SweepConfig)
-def command(
-    config: SweepConfig,
-    *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and an estimate of its time.")
-    ] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Run the runs again that failed.")] = False,
-    json: Json = False,
+@click.option("--dry-run", is_flag=True, help="Print the plan and an estimate of its time.")
+@click.option("--retry", is_flag=True, help="Run the runs again that failed.")
+@json_option
+@click.pass_context
+def sweep(
+    context: click.Context, config: SweepConfig, *, dry_run: bool, retry: bool, json: bool
 ) -> None:
     """Run every combination of models, data sets, schemes and seeds, and keep the results.
 
     A scheme is a codec with a bound, or an item of --ways.
 
     Rows are added to one Parquet file run by run. To continue a sweep that was stopped, give the
-    same command again.
+    same command again. The exit code is 1 if runs failed.
     """
-    from contextlib import closing
-    from pathlib import Path
-
     from rich.console import Console
 
-    from fedsz.cli.progress import SweepProgress, print_summary
-    from fedsz.cli.status import StatusLine
+    from fedsz.cli.screen import StatusLine
     from fedsz.experiments.duration_estimate import seconds
     from fedsz.experiments.results import SWEEP, Results
     from fedsz.experiments.sweep import Sweep, check
@@ -51,7 +56,7 @@ def command(
     if dry_run:
         _print_plan(config, json=json)
         return
-    console = Console(stderr=True)
+    console, failed = Console(stderr=True), 0
     with Results(Path(config.results), SWEEP) as results:
         sweep = Sweep(config, results)
         if retry:
@@ -61,14 +66,46 @@ def command(
         if sweep.pending:
             with StatusLine(console, "timing a few steps, to say how long it takes"):
                 times = [seconds(run) for run in sweep.pending]
-            say(_total(times, config.jobs), console=console)
-        with SweepProgress(console, sweep) as progress, closing(sweep.run()) as steps:
+            say(total_time(times, config.jobs), console=console)
+        progress = SweepProgress(sweep)
+        with StatusLine(console, "starting") as status, closing(sweep.run()) as steps:
             for step in steps:
-                progress.show(step)
-                if json and step.over:
-                    print_json({**_named(step.run), "error": step.error, "seconds": step.seconds})
+                if step.over:
+                    status.say(progress.line(step))
+                    failed += bool(step.error)
+                    if json:
+                        columns = _columns(step.run)
+                        print_json({**columns, "error": step.error, "seconds": step.seconds})
+                elif step.round:
+                    done = f"round {step.round.round} of {step.run.rounds}"
+                    status.update(f"{_named(step.run)}: {done}")
         if not json:
             print_summary(sweep)
+    if failed:
+        say(f"{count(failed, 'run')} failed; --retry runs them again", console=console)
+        context.exit(1)
+
+
+class SweepProgress:
+    """The line of each run of a sweep that ends, with the time that is left."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._jobs, self._pending = sweep.config.jobs, list(sweep.pending)
+        self._took: dict[tuple[str, str], list[float]] = {}  # seconds, by model and data set
+        self._done, self._total = sweep.done, sweep.done + len(sweep.pending)  # runs
+
+    def line(self, step: Step) -> str:
+        """Return the line of a run that has ended."""
+        self._took.setdefault((step.run.model, step.run.dataset), []).append(step.seconds)
+        self._pending.remove(step.run)
+        self._done += 1
+        rest = f"; about {duration(self._time_left())} left" if self._pending else ""
+        return f"{self._done} of {self._total}: {_line(step)}{rest}"
+
+    def _time_left(self) -> float:
+        everything = [seconds for some in self._took.values() for seconds in some]
+        alike = (self._took.get((run.model, run.dataset), everything) for run in self._pending)
+        return sum(map(statistics.median, alike)) / min(self._jobs, max(len(self._pending), 1))
 
 
 def _print_plan(config: SweepConfig, *, json: bool) -> None:
@@ -76,7 +113,7 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
 
     times = [seconds(run) for run in config.runs]
     rows = []
-    for name, estimate in zip(map(_named, config.runs), times, strict=True):
+    for name, estimate in zip(map(_columns, config.runs), times, strict=True):
         if json:
             print_json({**name, "seconds": estimate})
         about = "unknown" if estimate is None else duration(estimate)
@@ -84,10 +121,10 @@ def _print_plan(config: SweepConfig, *, json: bool) -> None:
     if json:
         return
     print_table((*COLUMNS, "about"), rows, folded={"way": 1})
-    say(_total(times, config.jobs))
+    say(total_time(times, config.jobs))
 
 
-def _total(times: Sequence[float | None], jobs: int) -> str:
+def total_time(times: Sequence[float | None], jobs: int) -> str:
     """Return how many runs there are, and about how long they take, ``jobs`` at a time."""
     known = [estimate for estimate in times if estimate is not None]
     runs = f"{count(len(times), 'run')}{f', {jobs} at a time' if jobs > 1 else ''}"
@@ -97,7 +134,7 @@ def _total(times: Sequence[float | None], jobs: int) -> str:
     return f"{runs}: about {duration(sum(known) / min(jobs, len(times)))}{more}"
 
 
-def _named(run: RunConfig) -> dict[str, Any]:
+def _columns(run: RunConfig) -> dict[str, Any]:
     from fedsz.experiments.scheme import Scheme, partition_name
 
     scheme = Scheme.of_run(run)
@@ -109,3 +146,71 @@ def _named(run: RunConfig) -> dict[str, Any]:
         "error_bound": run.error_bound if scheme.bound else None,
         **{name: getattr(scheme, name) for name in ("downlink", "policy")},
     }
+
+
+def print_summary(sweep: Sweep) -> None:
+    """Print what came of the runs of a sweep's plan that its file holds, seeds together."""
+    from fedsz.report.source import runs_of
+
+    wanted = {run_id(run, sweep.config.grid) for run in sweep.config.runs}
+    runs = runs_of(row for row in sweep.results.rows.to_pylist() if row["run"] in wanted)
+    groups: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        of = run.conditions
+        data = _data(of["dataset"], of["partition"])
+        groups[f"{of['model']} {data}", str(run.way)].append(run)
+    # A regression, or a language model, may have no accuracy.
+    measured = any(math.isfinite(run.accuracy) for run in runs if not run.error)
+    judge = "accuracy" if measured else "loss"
+    numbers = (">seeds", f">{judge}", ">up", ">both", ">error/\nbound", ">failed")
+    cells = ((*key, *_outcome(alike, judge)) for key, alike in groups.items())
+    print_table(("model, data", "way", *numbers), cells, folded=FOLDED)
+
+
+def _outcome(runs: Sequence[Run], judge: str) -> tuple[str, ...]:
+    """Return seeds, the metric ``judge``, ratios, error and failures of runs of several seeds."""
+    from fedsz.control.round_numbers import measured
+    from fedsz.report.runs import Spread
+
+    good = [run for run in runs if not run.error]
+    failed = str(len(runs) - len(good)) if len(good) < len(runs) else ""
+    if not good:
+        return ("0", *["-"] * 4, failed)
+    judged = Spread.of(getattr(run.rounds[-1], judge) for run in good)
+    middle = metric(judged.middle if judged else None)
+    ratios = zip(*(_ratios(run.trained) for run in good), strict=True)
+    up, both = (f"{statistics.median(x):.1f}" if all(x) else "-" for x in ratios)
+    error = max(run.max_error for run in good)
+    return (str(len(good)), middle, up, both, measured(error), failed)
+
+
+def _ratios(rounds: Sequence[RoundRecord]) -> tuple[float, float]:
+    """Return how many times fewer bytes a whole run sent, up and both ways; 0 if not known."""
+    names = ("raw_up", "sent_up", "raw_down", "sent_down")
+    raw, sent, raw_down, sent_down = (sum(getattr(r, name) for r in rounds) for name in names)
+    up = raw / sent if sent else 0.0
+    return up, (raw + raw_down) / (sent + sent_down) if sent_down else 0.0
+
+
+def _line(step: Step) -> str:
+    if step.error:
+        return f"{_named(step.run)}: failed: {step.error}"
+    assert step.round is not None
+    good = outcome(step.round.accuracy, step.round.loss)
+    up, both = _ratios(step.rounds)
+    smaller = (f" {up:.1f}x smaller up," if up else "") + (f" {both:.1f}x both ways," * bool(both))
+    return f"{_named(step.run)}: {good},{smaller} {duration(step.seconds)}"
+
+
+def _named(run: RunConfig) -> str:
+    from fedsz.experiments.scheme import Scheme, partition_name
+
+    data = _data(run.dataset, partition_name(run.partitioner, run.alpha))
+    return f"{run.model} {data} {Scheme.of_run(run)} seed {run.seed}"
+
+
+def _data(dataset: str, partition: str) -> str:
+    """Return a data set, and how it is shared out if that is unusual."""
+    from fedsz.experiments.scheme import DEFAULTS
+
+    return dataset if partition == DEFAULTS.partitioner else f"{dataset} {partition}"

@@ -16,17 +16,20 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from fedsz.codecs.base import Codec, Encoded
-from fedsz.codecs.baselines import Fp16, Int8
-from fedsz.codecs.exponents import Exponents
-from fedsz.codecs.lossless import Blosclz, Gzip, LosslessCodec, Raw, Xz, Zlib, Zstd
-from fedsz.codecs.sz2 import Sz2
-from fedsz.codecs.sz3 import Sz3
-from fedsz.codecs.szx import Szx
-from fedsz.codecs.uniform import Uniform
-from fedsz.codecs.zfp import Zfp
 from fedsz.errors import ConfigError, UnsupportedStream
+from fedsz.extras import explained
 from fedsz.spec_strings import chosen
+
+with explained():  # the first import of what a compiler makes
+    from fedsz.codecs.base import Codec, Encoded
+    from fedsz.codecs.baselines import Fp16, Int8
+    from fedsz.codecs.exponents import Exponents
+    from fedsz.codecs.lossless import Blosclz, Gzip, LosslessCodec, Raw, Xz, Zlib, Zstd
+    from fedsz.codecs.sz2 import Sz2
+    from fedsz.codecs.sz3 import Sz3
+    from fedsz.codecs.szx import Szx
+    from fedsz.codecs.uniform import Uniform
+    from fedsz.codecs.zfp import Zfp
 
 CODECS: Final[tuple[Codec, ...]] = (
     Raw(), Blosclz(), Zstd(), Zlib(), Gzip(), Xz(), Exponents(),

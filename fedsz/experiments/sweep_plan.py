@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from itertools import product
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
+
+from msgspec import Meta
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.policy import FIXED
@@ -21,8 +23,7 @@ from fedsz.core.settings import EXACT, WEIGHTS, Settings
 from fedsz.errors import ConfigError
 from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse
-from fedsz.training.option import COMPRESSION, SWEEP, option
-from fedsz.training.options import RunConfig, options, otherwise
+from fedsz.training.options import COMPRESSION, SWEEP, RunConfig, Use, options
 
 # A sweep has many of each.
 PLURAL: Final = {name: f"{name}s" for name in ("model", "dataset", "codec", "error_bound")}
@@ -33,8 +34,7 @@ ID_LENGTH: Final = 12
 SWEPT: Final = "What is swept"
 
 
-def _swept(default: Any, says: str, **span: float) -> Any:
-    return option(default, says, SWEPT, (SWEEP,), **span)
+_USE: Final = Use(SWEPT, (SWEEP,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,33 +51,35 @@ class SweepConfig(RunConfig):
         ConfigError: a value is out of range or does not exist.
     """
 
-    update: str = option(
-        WEIGHTS, "What clients send: weights, delta or delta+ef.", COMPRESSION, (SWEEP,)
+    # fmt: off
+    update: Annotated[str, Meta(description="What clients send: weights, delta or delta+ef."),
+        Use(COMPRESSION, (SWEEP,))] = WEIGHTS
+    rule: str = PAPER_RULE  # of the tables that there are
+    max_client_share: float = 1.0  # its clients are its own
+    max_update_norm: str = "none"
+    models: Annotated[str, Meta(description="Models, separated by commas; the task's first by "
+        "default."), _USE] = ""
+    datasets: Annotated[str, Meta(description="Data sets, separated by commas; the task's first by "
+        "default."), _USE] = ""
+    partitions: Annotated[str, Meta(description="Partitions, such as "
+        "iid,dirichlet:0.5,dirichlet:0.1, instead of --partitioner."), _USE] = ""
+    codecs: Annotated[str, Meta(description="Codecs, separated by commas; raw is the uncompressed "
+        "baseline."), _USE] = "raw,sz2,szx,uniform"
+    error_bounds: Annotated[str, Meta(description="Error bounds: 1e-5..1e-1 is one a decade; or "
+        "1e-2,abs:1e-3,std:0.1."), _USE] = "1e-3..1e-1"
+    ways: Annotated[str, Meta(description="Schemes, UPDATE:CODEC@BOUND/DOWNLINK each, instead of "
+        "--codecs and --update, such as raw,weights:sz2@1e-2,delta+ef@std:3/std:2,delta:fp16,auto "
+        "or 'feedback>topk>ternary'."), _USE] = ""
+    seeds: Annotated[int, Meta(ge=1, le=10_000, description="How many seeds every combination runs "
+        "with, from --seed on."), _USE] = 1
+    grid: Annotated[str, Meta(description="Clients: local, all in one process, or grpc, a process "
+        "each."), _USE] = "local"
+    jobs: Annotated[int, Meta(ge=1, le=256, description="Runs at the same time; they share the "
+        "processors."), _USE] = 1
+    results: Annotated[str, Meta(description="Parquet file that rows are added to."), _USE] = (
+        "runs/sweep.parquet"
     )
-    rule: str = otherwise("rule", PAPER_RULE)  # of the tables that there are
-    max_client_share: float = otherwise("max_client_share", 1.0)  # its clients are its own
-    max_update_norm: str = otherwise("max_update_norm", "none")
-    models: str = _swept("", "Models, separated by commas; the task's first by default.")
-    datasets: str = _swept("", "Data sets, separated by commas; the task's first by default.")
-    partitions: str = _swept(
-        "", "Partitions, such as iid,dirichlet:0.5,dirichlet:0.1, instead of --partitioner."
-    )
-    codecs: str = _swept(
-        "raw,sz2,szx,uniform", "Codecs, separated by commas; raw is the uncompressed baseline."
-    )
-    error_bounds: str = _swept(
-        "1e-3..1e-1", "Error bounds: 1e-5..1e-1 is one a decade; or 1e-2,abs:1e-3,std:0.1."
-    )
-    ways: str = _swept(
-        "", "Schemes, UPDATE:CODEC@BOUND/DOWNLINK each, instead of --codecs and --update, such as"
-        " raw,weights:sz2@1e-2,delta+ef@std:3/std:2,delta:fp16,auto or 'feedback>topk>ternary'."
-    )  # fmt: skip
-    seeds: int = _swept(
-        1, "How many seeds every combination runs with, from --seed on.", low=1, high=10_000
-    )
-    grid: str = _swept("local", "Clients: local, all in one process, or grpc, a process each.")
-    jobs: int = _swept(1, "Runs at the same time; they share the processors.", low=1, high=256)
-    results: str = _swept("runs/sweep.parquet", "Parquet file that rows are added to.")
+    # fmt: on
     tasks: Mapping[str, SweepConfig] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -10,14 +11,14 @@ from typing import Final
 
 from fedsz.control.record import RoundRecord
 from fedsz.formatting import duration, one_line
-from fedsz.training.events import Client, Done, Event, Listening, Receiving
+from fedsz.training.events import Client, Done, Event, Listening, Receiving, Requested
 
 NAMED: Final = 4  # clients whose replies are missing, in a line
 RECENT: Final = 10  # rounds whose median the time left is estimated by
 
 
 class LiveRound:
-    """The round that goes on, and the clients in it.
+    """The round that goes on, and the clients in it. Any thread may take events and read it.
 
     Args:
         clock: seconds that only grow.
@@ -29,7 +30,8 @@ class LiveRound:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.connected: set[str] = set()
         self._clock = clock
-        self._asked: set[str] = set()  # clients that were there when the round began
+        self._lock = threading.Lock()  # over what follows
+        self._asked: set[str] = set()  # clients that the round asks, if that is known
         self._replied: set[str] = set()  # those of them whose replies have come
         self._passed: dict[str, float] = {}  # the share of a reply that is here, by client
         self._listening: Listening | None = None
@@ -57,6 +59,10 @@ class LiveRound:
 
     def take(self, event: Event) -> None:
         """Take an event into the picture."""
+        with self._lock:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
         match event:
             case Listening():
                 self._listening = event
@@ -68,6 +74,8 @@ class LiveRound:
             case Client(name, "received", ""):
                 self._replied.add(name)
                 self._passed.pop(name, None)
+            case Requested(clients):
+                self._asked = set(clients)
             case Receiving(name, passed, size):
                 self._passed[name] = passed / size
             case RoundRecord():
@@ -77,6 +85,10 @@ class LiveRound:
 
     def text(self) -> str:
         """Return what goes on, in a line for people."""
+        with self._lock:
+            return self._text()
+
+    def _text(self) -> str:
         if self._done:
             return "sending the clients home"
         if not self._listening:
@@ -89,7 +101,7 @@ class LiveRound:
                 return "testing the model to start from"
         asked = self._in_round
         of = f" of {self.rounds}" if self.rounds else ""
-        replies = f"round {self.number}{of}: {len(self._replied)} of {len(asked)} replies"
+        replies = f"round {self.number}{of}: {len(self._replied & asked)} of {len(asked)} replies"
         missing = sorted(asked - self._replied)
         if not missing:
             return f"{replies}, testing their average{self._time_left()}"
@@ -98,7 +110,8 @@ class LiveRound:
 
     def states(self) -> dict[str, str]:
         """Return what each client that is there does, by its name."""
-        return {name: self._state(name) for name in self.connected}
+        with self._lock:
+            return {name: self._state(name) for name in self.connected}
 
     @property
     def _in_round(self) -> set[str]:

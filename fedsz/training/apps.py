@@ -26,6 +26,7 @@ from fedsz.stream import Limits
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of, load
 from fedsz.training.options import CAPPED, RunConfig, options
+from fedsz.training.seeding import seed_of
 from fedsz.training.task import LoadedTask, client_task, load_task, require_plain
 
 _SENT: Final = [name for name, about in options().items() if about.sent]
@@ -197,7 +198,7 @@ def train_share(
     load(model, arrays)
     start = time.perf_counter()
     # Another order each round and each client, the same in each run.
-    seed = hash((config.seed, server_round, share[0])) % 2**32
+    seed = seed_of(config.seed, server_round, share[0])
     examples, told = task.train(model, data, seed)
     metrics = MetricRecord({f"train-{name}": x for name, x in told.items()})
     metrics["train-seconds"] = time.perf_counter() - start

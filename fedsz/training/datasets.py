@@ -8,29 +8,42 @@ Only labels are looked at to get there; images are read once it is known which a
 
 from __future__ import annotations
 
+import importlib.util
 import logging
-import warnings
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedsz.errors import ConfigError, DataError, first_line
+from fedsz import extras
+from fedsz.errors import ConfigError, DataError, MissingPackage, cannot, first_line
 from fedsz.training.examples import Examples, Inputs
-from fedsz.training.hold_out import Ints, hold_out
 from fedsz.training.options import RunConfig
-from fedsz.training.sklearn_tables import read_table
+from fedsz.training.parquet_images import ParquetImages
+from fedsz.training.seeding import generator
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from PIL import Image
 
-PARTITIONERS = ("iid", "dirichlet")
+Ints = npt.NDArray[np.int64]
+_Numbers = npt.NDArray[np.float64]
 
-_TEST_SUBSET_SEED = 0
+PARTITIONERS: Final = ("iid", "dirichlet")
+TABLES: Final = ("breast_cancer", "digits", "iris", "wine", "diabetes")  # diabetes: a regression
+TEST_SHARE: Final = 0.2
+
+_TEST_SUBSET_SEED: Final = 0
+# Of what is held out. With a run's own seed, a model would be tested on examples that another run
+# trained on.
+_HOLD_OUT_SEED: Final = 101
+_DRAWS: Final = 10  # of Dirichlet shares, until each has an example
 
 
 @dataclass(frozen=True)
@@ -161,15 +174,15 @@ class Division:
         rows = _subset(len(labels), self.samples, self.seed, f"training {what}")
         if len(rows) < count:
             raise DataError(f"{len(rows)} {what} cannot fill {count} partitions")
-        equal = np.array_split(np.arange(len(rows)), count)
-        drawn = None
         if self.partitioner == "dirichlet":
-            drawn = _dirichlet(labels[rows], count, self.alpha, self.seed)
+            parts = _dirichlet(labels[rows], count, self.alpha, self.seed)
+        else:
+            parts = np.array_split(np.arange(len(rows)), count)
 
         def rows_of(partition: int) -> Ints:
             if not 0 <= partition < count:
                 raise ConfigError(f"partition must lie in [0, {count}), got {partition}")
-            return rows[drawn(partition) if drawn else equal[partition]]
+            return rows[parts[partition]]
 
         return rows_of
 
@@ -188,6 +201,131 @@ def load_test(name: str, *, data_dir: Path | None, samples: int | None = None) -
     split = _open(get(name), "test", data_dir)
     rows = _subset(len(split.labels), samples, _TEST_SUBSET_SEED, f"test images of {name}")
     return split.take(rows).first(None)
+
+
+def hold_out(labels: npt.NDArray[Any], *, by_class: bool = True) -> tuple[Ints, Ints]:
+    """Return the rows to train with and those to test with, each in a seeded order.
+
+    They are the rows of scikit-learn's `train_test_split`, whose import takes seconds.
+
+    Args:
+        labels: of the examples, shape (n,).
+        by_class: whether both parts have the classes in the same proportions.
+    """
+    rng = generator(_HOLD_OUT_SEED)
+    tested = math.ceil(TEST_SHARE * len(labels))
+    if not by_class:
+        rows = rng.permutation(len(labels))
+        return rows[tested:], rows[:tested]
+    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    members = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
+    trained = _apportion(counts, len(labels) - tested, rng)
+    ends = trained + _apportion(counts - trained, tested, rng)
+    shuffled = [rows[rng.permutation(len(rows))] for rows in members]
+    train = [rows[:end] for rows, end in zip(shuffled, trained, strict=True)]
+    test = [rows[begin:end] for rows, begin, end in zip(shuffled, trained, ends, strict=True)]
+    return rng.permutation(np.concatenate(train)), rng.permutation(np.concatenate(test))
+
+
+def _apportion(counts: Ints, total: int, rng: np.random.RandomState) -> Ints:
+    """Divide a total in proportion to counts: largest remainders first, and ties by lot."""
+    exact = counts / counts.sum() * total
+    parts: npt.NDArray[np.float64] = np.floor(exact)
+    missing = int(total - parts.sum())
+    for remainder in np.unique(exact - parts)[::-1]:
+        if not missing:
+            break
+        (tied,) = np.where(exact - np.floor(exact) == remainder)
+        drawn = rng.choice(tied, size=min(len(tied), missing), replace=False)
+        parts[drawn] += 1
+        missing -= len(drawn)
+    return parts.astype(np.int64)
+
+
+def read_table(name: str) -> tuple[_Numbers, npt.NDArray[Any]]:
+    """Return a table as `sklearn.datasets.load_<name>` has it.
+
+    Args:
+        name: one of `TABLES`.
+
+    Returns:
+        The features as they were measured, shape (rows, features), and for each row its class as
+        int64, or of ``diabetes`` its target as float64.
+
+    Raises:
+        DataError: scikit-learn has no such file.
+        MissingPackage: scikit-learn is not installed here.
+    """
+    if name == "diabetes":
+        return _numbers("diabetes_data_raw.csv.gz", " "), _numbers("diabetes_target.csv.gz", " ")
+    if name == "digits":
+        rows = _numbers("digits.csv.gz", ",")
+    else:  # a first line has the counts of rows and features, and the names of classes
+        rows = _numbers("wine_data.csv" if name == "wine" else f"{name}.csv", ",", header=1)
+    return rows[:, :-1], rows[:, -1].astype(np.int64)
+
+
+def _numbers(file: str, delimiter: str, header: int = 0) -> _Numbers:
+    found = importlib.util.find_spec("sklearn")
+    if found is None or not found.submodule_search_locations:
+        raise MissingPackage(f"the data {extras.missing('sklearn')}")
+    path = Path(found.submodule_search_locations[0], "datasets", "data", file)
+    with cannot(f"read {path} of scikit-learn", DataError):
+        return np.loadtxt(path, delimiter=delimiter, skiprows=header)
+
+
+class EncodedImages:
+    """Images in memory as the files that they were.
+
+    ``images[rows]`` decodes some of them, uint8 [N, C, H, W]; ``rows`` is a slice, or row numbers,
+    int64 [N].
+
+    Args:
+        files: one each, in a format that Pillow knows.
+        spec: the data set whose images they should be.
+        where: what they were read from, for errors.
+    """
+
+    def __init__(self, files: Sequence[bytes], spec: DatasetSpec, where: Path | str) -> None:
+        self._files, self._spec, self._where = files, spec, where
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, rows: torch.Tensor | slice) -> torch.Tensor:
+        """Decode.
+
+        Raises:
+            DataError: an image cannot be decoded, or has another size than those of its set.
+        """
+        from PIL import Image, ImageOps
+
+        wanted = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
+        x = np.empty((len(wanted), *self._spec.shape), dtype=np.uint8)
+        try:
+            for place, row in enumerate(wanted):
+                image = Image.open(BytesIO(self._files[row]))
+                x[place] = self._pixels(ImageOps.exif_transpose(image))
+        except OSError as err:
+            what = f"{self._where} has an image that cannot be decoded"
+            raise DataError(f"{what}: {first_line(err)}") from err
+        return torch.from_numpy(x)
+
+    def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
+        """Return an image as [C, H, W]."""
+        from PIL import Image, ImageOps
+
+        channels, height, width = self._spec.shape
+        if image.mode != self._spec.mode:
+            image = image.convert(self._spec.mode)
+        if self._spec.crop:  # the short side to size, then the middle
+            image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+        elif image.size != (width, height):
+            raise DataError(
+                f"{self._where} has an image of {image.width}x{image.height} pixels; "
+                f"those of {self._spec.name} have {width}x{height}"
+            )
+        return np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
 
 
 def find_parquet(spec: DatasetSpec, split: str, data_dir: Path) -> Path:
@@ -210,33 +348,29 @@ def _subset(total: int, samples: int | None, seed: int, what: str) -> Ints:
     """Row numbers of a seeded subset, in a seeded order."""
     if samples is not None and not 1 <= samples <= total:
         raise ConfigError(f"samples must lie in [1, {total}], the {what}; got {samples}")
-    return np.random.default_rng(seed).permutation(total)[:samples]
+    return generator(seed).permutation(total)[:samples]
 
 
-def _dirichlet(labels: Ints, num_partitions: int, alpha: float, seed: int) -> Callable[[int], Ints]:
-    from datasets import Dataset
-    from flwr_datasets.partitioner import DirichletPartitioner
-
-    # The partitioner redraws everything, ten times at most, until each share has
-    # `min_partition_size` images. A larger one would bend the distribution asked for.
-    split = DirichletPartitioner(
-        num_partitions, "label", float(alpha), min_partition_size=1, seed=seed
+def _dirichlet(labels: Ints, count: int, alpha: float, seed: int) -> list[Ints]:
+    """Divide the positions of ``labels`` into shares: each class in proportions from Dir(alpha)."""
+    draws = generator(seed)
+    for _ in range(_DRAWS):
+        shares: list[list[Ints]] = [[] for _ in range(count)]
+        for label in np.unique(labels):
+            weights = draws.standard_gamma(alpha, count)
+            if not weights.any():  # so small an alpha gives a class to one share
+                weights[draws.randint(count)] = 1
+            members = np.flatnonzero(labels == label)
+            ends = np.cumsum(weights / weights.sum())[:-1] * len(members)
+            for share, part in zip(shares, np.split(members, ends.astype(np.int64)), strict=True):
+                share.append(part)
+        divided = [draws.permutation(np.concatenate(share)) for share in shares]
+        if all(len(share) for share in divided):
+            return divided
+    raise DataError(
+        f"{len(labels)} images drawn with alpha {alpha} leave one of {count} partitions empty; use "
+        "a larger alpha, more samples or fewer partitions"
     )
-    # It is shown positions in place of images: it would copy a table that has been shuffled.
-    split.dataset = Dataset.from_dict({"position": np.arange(len(labels)), "label": labels})
-
-    def share_of(partition: int) -> Ints:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # one for each redraw
-                return np.asarray(split.load_partition(partition)["position"], dtype=np.int64)
-        except ValueError as err:
-            raise DataError(
-                f"{len(labels)} images drawn with alpha {alpha} leave one of {num_partitions} "
-                "partitions empty; use a larger alpha, more samples or fewer partitions"
-            ) from err
-
-    return share_of
 
 
 def _open(spec: DatasetSpec, split: str, data_dir: Path | None) -> _Split:
@@ -264,9 +398,6 @@ def _open_hub(spec: DatasetSpec, hub_id: str, split: str) -> _Split:
 
 def _open_file(spec: DatasetSpec, path: Path) -> _Split:
     """Check that a parquet file is what ``spec`` says, as far as that shows without its images."""
-    from fedsz.training.encoded_images import EncodedImages
-    from fedsz.training.parquet_images import ParquetImages
-
     file = ParquetImages(path, spec.image_column, spec.label_column)
     _check_columns(spec, file.contents.columns, path)
     _check_labels(spec, file.labels, file.contents.num_classes, path)
@@ -276,8 +407,6 @@ def _open_file(spec: DatasetSpec, path: Path) -> _Split:
 def _open_table(spec: DatasetSpec, dataset: Dataset, hub_id: str) -> _Split:
     """Check that what the hub has is what ``spec`` says, its images aside."""
     import datasets
-
-    from fedsz.training.encoded_images import EncodedImages
 
     _check_columns(spec, dataset.column_names, hub_id)
     # Files written by other means than `datasets` do not say that their structs are images.

@@ -36,6 +36,12 @@ class Client(msgspec.Struct, frozen=True, tag_field="event", tag="client"):
     detail: str  # a sentence for people, or ""; with "received", why nobody waits for the reply
 
 
+class Requested(msgspec.Struct, frozen=True, tag_field="event", tag="requested"):
+    """A round of training has begun. Other clients may be connected, and do nothing in it."""
+
+    clients: list[str]  # that are asked to train
+
+
 class Receiving(msgspec.Struct, frozen=True, tag_field="event", tag="receiving"):
     """A part of a client's reply is here; told at most once a second for each client."""
 
@@ -64,7 +70,7 @@ class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
     error: str
 
 
-Event = Watched | Listening | Client | Receiving | RoundRecord | Done | Failed
+Event = Watched | Listening | Client | Requested | Receiving | RoundRecord | Done | Failed
 
 
 def to_json(event: Event) -> str:

@@ -27,12 +27,12 @@ from fedsz.flower.rules import Rules
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.flower.update import Update
 from fedsz.privacy.plan import NoiseAt, PrivacyPlan
-from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import to_json
 from fedsz.training.model_state import arrays_of, load, start_from
 from fedsz.training.options import RunConfig, options
+from fedsz.training.run_folder import Checkpoint, Resumed
 from fedsz.training.secure_ring import require_room, secure_of
-from fedsz.training.seeding import seeded
+from fedsz.training.seeding import seed_of, seeded
 from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
 
@@ -45,6 +45,7 @@ _NO_EVALUATION: Final[Mapping[str, Any]] = {
     "min_available_nodes": 1,
 }
 OnRound = Callable[[RoundRecord], None]
+OnRequest = Callable[[list[str]], None]
 OnCheckpoint = Callable[[Checkpoint], None]
 OnUpdate = Callable[[Update], None]
 OnRelease = Callable[[Mapping[str, NDArray]], None]
@@ -90,6 +91,7 @@ def federate(
     problem: Problem,
     on_round: OnRound | None = None,
     *,
+    on_request: OnRequest | None = None,
     on_checkpoint: OnCheckpoint | None = None,
     on_update: OnUpdate | None = None,
     on_release: OnRelease | None = None,
@@ -102,7 +104,9 @@ def federate(
         config: the run's options.
         problem: what `prepare` returned for them.
         on_round: called after each round, and before the first with what was there to start from.
-        on_checkpoint: called just before that, with what the run can go on from.
+        on_request: called as each round of training begins, with the names of the clients that are
+            asked; not if they are asked one by one (`FedBuff`).
+        on_checkpoint: called just before `on_round`, with what the run can go on from.
         on_update: called with each update that has the form of one, before it is decoded.
         on_release: see `fedsz.flower.PrivateFedAvg`.
         resumed: what it goes on from. The model is then as without the interruption, to the bit,
@@ -121,6 +125,8 @@ def federate(
     strategy.on_update = on_update
     if isinstance(strategy, PrivateFedAvg):
         strategy.on_release = on_release
+    if on_request:
+        announce_requests(strategy, getattr(grid, "client_name", str), on_request)
     strategy.train_metrics_aggr_fn = rounds.timed(strategy.train_metrics_aggr_fn)
     sent = {name: getattr(config, name) for name, about in options().items() if about.sent}
     strategy.start(
@@ -132,6 +138,23 @@ def federate(
         evaluate_fn=rounds.end,
     )
     return problem.model
+
+
+def announce_requests(
+    strategy: StreamingFedAvg, name_of: Callable[[int], str], on_request: OnRequest
+) -> None:
+    """Have a strategy call ``on_request`` with the names of the clients that it asks to train."""
+    configure = strategy.configure_train
+
+    def configure_train(
+        server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = list(configure(server_round, arrays, config, grid))
+        nodes = [message.metadata.dst_node_id for message in messages]
+        on_request(list(map(name_of, nodes)))
+        return messages
+
+    strategy.configure_train = configure_train  # type: ignore[method-assign]
 
 
 class ResumableFedAvg(StreamingFedAvg):
@@ -151,7 +174,7 @@ class ResumableFedAvg(StreamingFedAvg):
         if self._clients_per_round:
             there = len(list(grid.get_node_ids()))
             self.fraction_train = min(1.0, (self._clients_per_round + 0.5) / max(there, 1))
-        with seeded(_seed_of_round(self._seed, self.done + server_round)):
+        with seeded(seed_of(self._seed, self.done + server_round)):
             return super().configure_train(server_round, arrays, config, grid)
 
 
@@ -211,7 +234,7 @@ class _Rounds:
         task, model, held_out = self._problem
         begin = time.monotonic()
         averaged = load(model, arrays)
-        with seeded(_seed_of_round(self._config.seed, number)):
+        with seeded(seed_of(self._config.seed, number)):
             result = task.evaluate(model, held_out)
         test_seconds = time.monotonic() - begin
         record = self.grid.end_round(
@@ -262,11 +285,6 @@ def _spent(strategy: StreamingFedAvg, number: int) -> dict[str, Any]:
     }
 
 
-def _seed_of_round(seed: int, number: int) -> int:
-    """Return what seeds the server's draws in a round, so that no random state is carried on."""
-    return hash((seed, number)) % 2**32
-
-
 def strategy_of(config: RunConfig) -> StreamingFedAvg:
     """Return how the updates of a run are averaged.
 
@@ -286,7 +304,6 @@ def strategy_of(config: RunConfig) -> StreamingFedAvg:
         raise ConfigError("--clients-per-round cannot be used with --buffer")
     return FedBuff(
         buffer=config.buffer,
-        max_staleness=config.max_staleness,
         most_ahead=MOST_AHEAD if config.max_client_share < 1 else math.inf,
         **replies,
         **_NO_EVALUATION,

@@ -20,12 +20,11 @@ from fedsz.flower.secure_member import SecureMember
 from fedsz.secagg.client import Demands
 from fedsz.secagg.identity import CertificateSigner, CertificateVerifier
 from fedsz.training.apps import make_client_app, require_fit
-from fedsz.training.checkpoint import Resumed
-from fedsz.training.events import Client, Done, Event, Listening, Receiving
+from fedsz.training.events import Client, Done, Event, Listening, Receiving, Requested
 from fedsz.training.federation import Problem, federate, prepare, privacy_of
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
-from fedsz.training.run_folder import RunFolder
+from fedsz.training.run_folder import Resumed, RunFolder
 from fedsz.training.task import load_task
 from fedsz.transport.channel import security
 from fedsz.transport.client import LAST_DELAY, run_client
@@ -102,6 +101,7 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
             config,
             problem,
             tell_round,
+            on_request=lambda clients: on_event(Requested(clients)),
             on_checkpoint=folder.keep,
             on_update=folder.keep_update if config.keep_updates else None,
             on_release=folder.keep_release,

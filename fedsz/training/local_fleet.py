@@ -12,27 +12,23 @@ from typing import Final
 from fedsz.child_process import PATIENCE, Child
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, FedszError
-from fedsz.formatting import WARNING, size
-from fedsz.system import cores, free_memory
+from fedsz.formatting import WARNING
+from fedsz.system import cores
 from fedsz.training.events import Done, Event, Failed, Listening, from_json
-from fedsz.training.option import CLIENT, RUN, SERVER, WATCHING
-from fedsz.training.options import CAPPED, RunConfig, options, options_of
+from fedsz.training.options import (
+    CAPPED,
+    CLIENT,
+    RUN,
+    SERVER,
+    WATCHING,
+    RunConfig,
+    options,
+    options_of,
+)
 from fedsz.whole_files import LOCK
 
-CLIENT_BYTES: Final = 200 * 10**6  # of memory (Pss) that a client takes, with a small torch model
 STATES: Final = "client-states"  # the folder of their states in that of the results
 _PATIENTLY: Final = "--max-wait=60"  # seconds for a server that has just been there
-
-
-def why_too_many(clients: int) -> str:
-    """Return why this machine may not hold so many processes; "" if it may, or nobody knows."""
-    free = free_memory()
-    if free is None or clients * CLIENT_BYTES <= free:
-        return ""
-    return (
-        f"{clients} clients are as many processes of {size(CLIENT_BYTES)} or more each, and "
-        f"{size(free)} of memory are free: fedsz sweep has all clients in one process"
-    )
 
 
 def run_local(config: RunConfig) -> Generator[Event, None, None]:

@@ -1,4 +1,8 @@
-"""Every option of a training run: its name, default, meaning, range and readers, once."""
+"""Every option of a training run, once: its name, type, range, default, meaning and commands.
+
+The command line, TOML files, variables of the environment and Flower's run config take their
+names and ranges from here.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, Self, get_type_hints
+from typing import Annotated, Any, Final, Self, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta
 
 from fedsz.bounds import ErrorBound
 from fedsz.control.policy import AUTO, FIXED
@@ -20,54 +26,90 @@ from fedsz.errors import ConfigError, cannot
 from fedsz.formatting import did_you_mean
 from fedsz.privacy.plan import DELTA
 from fedsz.quantities import bandwidth
-from fedsz.training.option import (
-    ADVISE,
-    ALONE,
-    CLIENT,
-    COMPRESS,
-    COMPRESSION,
-    LEARNED,
-    LEARNING,
-    LINK,
-    PAPER,
-    PRIVACY,
-    RESULTS,
-    RUN,
-    SERVER,
-    SHARED,
-    SWEEP,
-    TENSORS,
-    TRAINING,
-    TRAVEL,
-    TRUST,
-    WATCHING,
-    Option,
-    option,
-    typed,
-)
+
+# Sections of --help, in its order.
+LEARNED: Final = "Task and data"
+LEARNING: Final = "Training"
+COMPRESSION: Final = "Compression"
+PRIVACY: Final = "Differential privacy"
+TRUST: Final = "Admission of replies"
+TRAVEL: Final = "Network"
+RESULTS: Final = "Results"
+WATCHING: Final = "Monitoring"
+
+# Commands that take options of a run.
+RUN, SERVER, CLIENT, SWEEP, PAPER = "run", "server", "client", "sweep", "paper"
+COMPRESS, BENCH, ADVISE = "compress", "bench", "advise"
+ALONE: Final = (RUN, SERVER)  # a sweep has many of these
+SHARED: Final = (RUN, SERVER, SWEEP)
+TRAINING: Final = (*SHARED, PAPER)
+TENSORS: Final = (*SHARED, PAPER, COMPRESS, BENCH, ADVISE)
+LINK: Final = (SERVER, CLIENT)
 
 ANY_SHARE: Final = "auto"  # a partition: the one that the server gives
 
-
-# Options that are of no use to a policy that decides them; "" where they are not named.
+# Options that a policy decides; "" where they are not named.
 _NAMED: Final = ("error_bound", "update", "downlink", "rule")
 
 # Options of a server's that cost a client time or memory; it has a `max_` for each.
 CAPPED: Final = ("epochs", "image_size", "batch_size")
 
-# Tasks of fedsz, and where they are; one of somebody's own is named as these are, module:Class.
+# Tasks of fedsz, and where they are. A user's own task is named in the same way, module:Class.
 BUILT_IN: Final = {
     "images": "fedsz.training.images:ImagesTask",
     "text": "fedsz.training.text:TextTask",
     "tabular": "fedsz.training.tabular:TabularTask",
 }
-# The data set and the model that a task takes unless told otherwise.
+# The default data set and model of a task.
 USUAL: Final = {
     "images": ("digits", "cnn"),
     "text": ("shakespeare", "gpt"),
     "tabular": ("breast_cancer", "mlp"),
 }
-OWN: Final = ("own", "own")  # of somebody's own task, which need not heed these names
+OWN: Final = ("own", "own")  # of a user's own task, which may ignore these names
+
+_KINDS: Final = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+@dataclass(frozen=True)
+class Use:
+    """Where an option appears, and what it decides: beside `msgspec.Meta` in an annotation.
+
+    ``defines_run``: runs that differ in it are different runs to a sweep; so are those that differ
+    in an axis of the sweep, which is not among these.
+    """
+
+    panel: str  # of --help
+    commands: tuple[str, ...]  # that take it
+    alone: str = ""  # its value if a flag names it without one; "" if it needs one
+    sent: bool = False  # whether the server sends it to clients each round
+    defines_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option(Use):
+    """An option, as its annotation in `RunConfig` or a subclass describes it."""
+
+    schema: Any  # the annotation
+    kind: Any  # its type without the range: bool, int, float, str, or float | str
+    says: str  # its description, which --help shows
+    low: float = -math.inf  # its range, both ends included
+    high: float = math.inf
+
+    def read(self, name: str, value: Any) -> Any:
+        """Return ``value`` as the option's type; whole numbers may stand for others.
+
+        Raises:
+            ConfigError: it is of another type, or out of range; the message says what is possible.
+        """
+        try:
+            return msgspec.convert(value, self.schema)
+        except msgspec.ValidationError:
+            wanted = "a number or text in quotes" if self.kind == float | str else "text in quotes"
+            wanted = _KINDS.get(self.kind, wanted)
+            if self.low > -math.inf:
+                wanted += f" from {self.low:.10g} to {self.high:.10g}"
+            raise ConfigError(f"{name} must be {wanted}, got {value!r}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,201 +117,215 @@ class RunConfig:
     """One training run. TOML files, command-line flags and Flower's run config have these names.
 
     A flag is a name with dashes for underscores. Server, clients and `fedsz run` share the names
-    and use those that concern them.
+    and use those that concern them. A subclass may give an option another default.
 
     Raises:
         ConfigError: a value is out of range or does not exist.
     """
 
-    # Two lines an option: what it is; its panel, its commands, and the rest.
     # fmt: off
-    task: str = option("images", "Task: images, text, tabular, or module:Class of your own.",
-        LEARNED, (*SHARED, CLIENT), sent=True)
-    dataset: str = option("", "Data set. images: digits, cifar10, fashion_mnist, caltech101; text: "
-        "shakespeare, or any text file's name; tabular: breast_cancer, digits, iris, wine, "
-        "diabetes. [dim]Default: the task's first.[/]", LEARNED, (RUN, SERVER, CLIENT), sent=True)
-    data_dir: str = option("", "Folder with the data set's files; without it, images come from the "
-        "Hugging Face Hub.", LEARNED, (*TRAINING, CLIENT))
-    samples: int = option(0, "Training examples in all; 0 for the whole data set.",
-        LEARNED, TRAINING, low=0, high=1 << 40, sent=True, defines_run=True)
-    image_size: int = option(0, "Scale images to this many pixels a side; 0 keeps their size.",
-        LEARNED, TRAINING, low=0, high=4096, sent=True, defines_run=True)
-    test_samples: int = option(0, "Examples that the model is tested on; 0 for the whole data "
-        "set.", LEARNED, TRAINING, low=0, high=1 << 40, defines_run=True)
-    model: str = option("", "Model. images: cnn, alexnet, mobilenetv2, resnet50; text: gpt, lstm; "
-        "tabular: mlp, linear. [dim]Default: the task's first.[/]", LEARNED, ALONE, sent=True)
-    initial: str = option("", "Start from the weights in this .safetensors file, instead of random "
-        "ones.", LEARNED, (*TRAINING, CLIENT))
-    partitioner: str = option("iid", "How clients share the examples: iid; dirichlet, by labels; "
-        "or speaker, by who speaks in a text.", LEARNED, TRAINING, sent=True, defines_run=True)
-    alpha: float = option(0.5, "Dirichlet concentration: the smaller, the more skewed the labels.",
-        LEARNED, TRAINING, low=1e-6, high=1e6, sent=True, defines_run=True)
-    seed: int = option(0, "Seed of the model, the partition and the order of the examples.",
-        LEARNED, TRAINING, low=0, high=(1 << 32) - 1, sent=True)
+    task: Annotated[str, Meta(description="Task: images, text, tabular, or module:Class of your "
+        "own."), Use(LEARNED, (*SHARED, CLIENT), sent=True)] = "images"
+    dataset: Annotated[str, Meta(description="Data set. images: digits, cifar10, fashion_mnist, "
+        "caltech101; text: shakespeare, or any text file's name; tabular: breast_cancer, digits, "
+        "iris, wine, diabetes. Default: the task's first."),
+        Use(LEARNED, (RUN, SERVER, CLIENT), sent=True)] = ""
+    data_dir: Annotated[str, Meta(description="Folder with the data set's files; without it, "
+        "images come from the Hugging Face Hub."), Use(LEARNED, (*TRAINING, CLIENT))] = ""
+    samples: Annotated[int, Meta(ge=0, le=1 << 40, description="Training examples in all; 0 for "
+        "the whole data set."), Use(LEARNED, TRAINING, sent=True, defines_run=True)] = 0
+    image_size: Annotated[int, Meta(ge=0, le=4096, description="Scale images to this many pixels a "
+        "side; 0 keeps their size."), Use(LEARNED, TRAINING, sent=True, defines_run=True)] = 0
+    test_samples: Annotated[int, Meta(ge=0, le=1 << 40, description="Examples that the model is "
+        "tested on; 0 for the whole data set."), Use(LEARNED, TRAINING, defines_run=True)] = 0
+    model: Annotated[str, Meta(description="Model. images: cnn, alexnet, mobilenetv2, resnet50; "
+        "text: gpt, lstm; tabular: mlp, linear. Default: the task's first."),
+        Use(LEARNED, ALONE, sent=True)] = ""
+    initial: Annotated[str, Meta(description="Start from the weights in this .safetensors file, "
+        "instead of random ones."), Use(LEARNED, (*TRAINING, CLIENT))] = ""
+    partitioner: Annotated[str, Meta(description="How clients share the examples: iid; dirichlet, "
+        "by labels; or speaker, by who speaks in a text."),
+        Use(LEARNED, TRAINING, sent=True, defines_run=True)] = "iid"
+    alpha: Annotated[float, Meta(ge=1e-6, le=1e6, description="Dirichlet concentration: the "
+        "smaller, the more skewed the labels."),
+        Use(LEARNED, TRAINING, sent=True, defines_run=True)] = 0.5
+    seed: Annotated[int, Meta(ge=0, le=(1 << 32) - 1, description="Seed of the model, the "
+        "partition and the order of the examples."), Use(LEARNED, TRAINING, sent=True)] = 0
 
-    rounds: int = option(5, "Federated rounds.",
-        LEARNING, TRAINING, low=1, high=1_000_000, defines_run=True)
-    epochs: int = option(1, "Passes over a client's examples each round.",
-        LEARNING, TRAINING, low=1, high=10_000, sent=True, defines_run=True)
-    batch_size: int = option(16, "Examples per SGD step.",
-        LEARNING, TRAINING, low=1, high=1 << 20, sent=True, defines_run=True)
-    learning_rate: float = option(0.01, "SGD learning rate.",
-        LEARNING, TRAINING, low=1e-12, high=1e6, sent=True, defines_run=True)
-    momentum: float = option(0.9, "SGD momentum.",
-        LEARNING, TRAINING, low=0, high=0.9999, sent=True, defines_run=True)
-    device: str = option("cpu", "Where to train and test: cpu, cuda or cuda:1, as torch names it.",
-        LEARNING, (*TRAINING, CLIENT), defines_run=True)
-    min_clients: int = option(2, "Start as soon as this many clients are connected.",
-        LEARNING, (SERVER,), low=1, high=1_000_000)
-    clients: int = option(4, "Client processes that `fedsz run` starts.",
-        LEARNING, (RUN, SWEEP, PAPER), low=1, high=1000, defines_run=True)
-    clients_per_round: int = option(0, "Clients that train in a round, drawn again for each round; "
-        "0 for all.", LEARNING, SHARED, low=0, high=1_000_000)
-    min_replies: int = option(1, "Usable replies that a round needs. With fewer, the round does "
-        "not count: the model stays as it is. Three such rounds in a row end the run.",
-        LEARNING, SHARED, low=1, high=1_000_000)
-    round_timeout: float = option(3600.0, "Longest time, in seconds, that a round waits for its "
-        "slowest client.", LEARNING, SHARED, low=1, high=1e9)
-    deadline_factor: float = option(3.0, "How long a round waits for slow clients, as a multiple "
-        "of the median time of its replies; 0 for --round-timeout alone.",
-        LEARNING, SHARED, low=0, high=1e6)
+    rounds: Annotated[int, Meta(ge=1, le=1_000_000, description="Federated rounds."),
+        Use(LEARNING, TRAINING, defines_run=True)] = 5
+    epochs: Annotated[int, Meta(ge=1, le=10_000, description="Passes over a client's examples each "
+        "round."), Use(LEARNING, TRAINING, sent=True, defines_run=True)] = 1
+    batch_size: Annotated[int, Meta(ge=1, le=1 << 20, description="Examples per SGD step."),
+        Use(LEARNING, TRAINING, sent=True, defines_run=True)] = 16
+    learning_rate: Annotated[float, Meta(ge=1e-12, le=1e6, description="SGD learning rate."),
+        Use(LEARNING, TRAINING, sent=True, defines_run=True)] = 0.01
+    momentum: Annotated[float, Meta(ge=0, le=0.9999, description="SGD momentum."),
+        Use(LEARNING, TRAINING, sent=True, defines_run=True)] = 0.9
+    device: Annotated[str, Meta(description="Where to train and test: cpu, cuda or cuda:1, as "
+        "torch names it."), Use(LEARNING, (*TRAINING, CLIENT), defines_run=True)] = "cpu"
+    min_clients: Annotated[int, Meta(ge=1, le=1_000_000, description="Start as soon as this many "
+        "clients are connected."), Use(LEARNING, (SERVER,))] = 2
+    clients: Annotated[int, Meta(ge=1, le=1000, description="Client processes that `fedsz run` "
+        "starts."), Use(LEARNING, (RUN, SWEEP, PAPER), defines_run=True)] = 4
+    clients_per_round: Annotated[int, Meta(ge=0, le=1_000_000, description="Clients that train in "
+        "a round, drawn again for each round; 0 for all."), Use(LEARNING, SHARED)] = 0
+    min_replies: Annotated[int, Meta(ge=1, le=1_000_000, description="Usable replies that a round "
+        "needs. With fewer, the round does not count: the model stays as it is. Three such rounds "
+        "in a row end the run."), Use(LEARNING, SHARED)] = 1
+    round_timeout: Annotated[float, Meta(ge=1, le=1e9, description="Longest time, in seconds, that "
+        "a round waits for its slowest client."), Use(LEARNING, SHARED)] = 3600.0
+    deadline_factor: Annotated[float, Meta(ge=0, le=1e6, description="How long a round waits for "
+        "slow clients, as a multiple of the median time of its replies; 0 for --round-timeout "
+        "alone."), Use(LEARNING, SHARED)] = 3.0
 
-    buffer: int = option(0, "Asynchronous rounds (FedBuff): make a new model from this many "
-        "updates, without waiting for other clients; 0 for rounds that wait for all.",
-        LEARNING, ALONE, low=0, high=1_000_000)
-    max_staleness: int = option(20, "With --buffer: refuse an update if more than this many models "
-        "are newer than the one that it started from.", LEARNING, ALONE, low=0, high=1_000_000)
+    buffer: Annotated[int, Meta(ge=0, le=1_000_000, description="Asynchronous rounds (FedBuff): "
+        "make a new model from this many updates, without waiting for other clients; 0 for rounds "
+        "that wait for all."), Use(LEARNING, ALONE)] = 0
 
-    policy: str = option("", "Compression policy: auto chooses bounds that keep accuracy within "
-        "--tolerance; fixed uses the options given here; docs/choosing.md has the others. Default: "
-        "auto, or fixed if --update, --error-bound, --downlink or --rule is given.",
-        COMPRESSION, SHARED)
-    tolerance: float = option(0.5, "Points of accuracy that compression may cost, for policies "
-        "that use it.", COMPRESSION, SHARED, low=0, high=100)
-    update: str = option("", "What clients send: weights; delta, the difference from the model "
-        "that they received; or delta+ef, the default, which adds what earlier rounds left out. It "
-        "may be a chain of methods, such as 'feedback>topk:k=1%>ternary': see fedsz methods.",
-        COMPRESSION, SHARED)
-    error_bound: float | str = option("", "Largest error: 1e-2 (of each tensor's range), "
-        "abs:1e-3, std:0.1 or step:1 (of the whole step). Default: 1e-2, unless a policy decides.",
-        COMPRESSION, (*ALONE, COMPRESS))
-    decay: float = option(DEFAULT.decay, "With delta+ef: factor of a client's residual for each "
-        "round that it waits, 0 to 1.", COMPRESSION, SHARED, low=0, high=1)
-    downlink: str = option("", "Model that clients receive: exact, or within a bound such as "
-        "step:1 or std:1. Default: exact, if the policy is fixed.", COMPRESSION, SHARED)
-    codec: str = option(DEFAULT.codec, "Codec for lossy tensors, such as uniform:effort=9, sz2, "
-        "zfp:precision=14 or raw.", COMPRESSION, (*ALONE, COMPRESS))
-    lossless: str = option(DEFAULT.lossless, "Codec for all other tensors, such as blosclz, zstd "
-        "or raw.", COMPRESSION, (*TRAINING, COMPRESS, ADVISE), defines_run=True)
-    threshold: int = option(DEFAULT.threshold, "Tensors of up to this many elements stay lossless.",
-        COMPRESSION, TENSORS, defines_run=True)
-    rule: str = option("", "Which tensors may be lossy: shape, the usual rule (all but BatchNorm's "
-        "statistics), ndim (two dimensions and more), paper (weights, by name) or parameters.",
-        COMPRESSION, TENSORS, defines_run=True)
+    policy: Annotated[str, Meta(description="Compression policy: auto chooses bounds that keep "
+        "accuracy within --tolerance; fixed uses the options given here; docs/choosing.md has the "
+        "others. Default: auto, or fixed if --update, --error-bound, --downlink or --rule is "
+        "given."),
+        Use(COMPRESSION, SHARED)] = ""
+    tolerance: Annotated[float, Meta(ge=0, le=100, description="Points of accuracy that "
+        "compression may cost, for policies that use it."), Use(COMPRESSION, SHARED)] = 0.5
+    update: Annotated[str, Meta(description="What clients send: weights; delta, the difference "
+        "from the model that they received; or delta+ef, the default, which adds what earlier "
+        "rounds left out. It may be a chain of methods, such as 'feedback>topk:k=1%>ternary': see "
+        "fedsz methods."), Use(COMPRESSION, SHARED)] = ""
+    error_bound: Annotated[float | str, Meta(description="Largest error: 1e-2 (of each tensor's "
+        "range), abs:1e-3, std:0.1 or step:1 (of the whole step). Default: 1e-2, unless a policy "
+        "decides."), Use(COMPRESSION, (*ALONE, COMPRESS))] = ""
+    decay: Annotated[float, Meta(ge=0, le=1, description="With delta+ef: factor of a client's "
+        "residual for each round that it waits, 0 to 1."), Use(COMPRESSION, SHARED)] = DEFAULT.decay
+    downlink: Annotated[str, Meta(description="Model that clients receive: exact, or within a "
+        "bound such as step:1 or std:1. Default: exact, if the policy is fixed."),
+        Use(COMPRESSION, SHARED)] = ""
+    codec: Annotated[str, Meta(description="Codec for lossy tensors, such as uniform:effort=9, "
+        "sz2, zfp:precision=14 or raw."), Use(COMPRESSION, (*ALONE, COMPRESS))] = DEFAULT.codec
+    lossless: Annotated[str, Meta(description="Codec for all other tensors, such as blosclz, zstd "
+        "or raw."),
+        Use(COMPRESSION, (*TRAINING, COMPRESS, ADVISE), defines_run=True)] = DEFAULT.lossless
+    threshold: Annotated[int, Meta(description="Tensors of up to this many elements stay "
+        "lossless."),
+        Use(COMPRESSION, TENSORS, defines_run=True)] = DEFAULT.threshold
+    rule: Annotated[str, Meta(description="Which tensors may be lossy: shape, the usual rule (all "
+        "but BatchNorm's statistics), ndim (two dimensions and more), paper (weights, by name) or "
+        "parameters."), Use(COMPRESSION, TENSORS, defines_run=True)] = ""
 
-    secure_sum: int = option(0, "The server learns the sum of a round's updates, and no update: "
-        "with so many bits for each parameter, 2 to 32, in place of compression. 0 for none.",
-        PRIVACY, ALONE, low=0, high=32)
-    secure_only: int = option(0, "Train for secure sums of this many clients or more, also "
-        "after some drop out, and for no other round; with --tls-cert their keys must be signed. "
-        "0 trains for any round.",
-        PRIVACY, (CLIENT,), low=0, high=1 << 14)
-    dp_epsilon: float = option(0.0, "Differential privacy: the most that the run may spend, with "
-        "--dp-delta; 0 for none.", PRIVACY, ALONE, low=0, high=1e6)
-    dp_delta: float = option(DELTA, "Delta of that.", PRIVACY, ALONE, low=1e-300, high=0.5)
-    dp_noise: float = option(0.0, "Noise multiplier: the noise's deviation in clipping norms. 0 "
-        "for the least that keeps all rounds within the budget.", PRIVACY, ALONE, low=0, high=1e6)
-    dp_clip: str = option("quantile", "Norm that each update is clipped to: a number; or quantile, "
-        "which follows the norms: quantile:target=0.5,start=0.1.", PRIVACY, ALONE)
-    dp_noise_at: str = option("server", "Who adds the noise: server, to the sum; client, to each "
-        "update, so that the server learns little, too; or sum, each client a share of a "
-        "--secure-sum's, which is far less noise.", PRIVACY, ALONE)
-    dp_sampling: float = option(1.0, "Probability with which each client takes part in a round.",
-        PRIVACY, ALONE, low=1e-9, high=1)
-    dp_seed: int = option(-1, "Draw the noise from this seed, for tests: it hides nothing then. -1 "
-        "for the system's secure generator.", PRIVACY, ALONE, low=-1, high=(1 << 32) - 1)
-    dp_least_noise: float = option(0.0, "Refuse a server that asks for less noise than this, in "
-        "clipping norms: on this client's update, or on the secure sum.",
-        PRIVACY, (CLIENT,), low=0, high=1e6)
+    secure_sum: Annotated[int, Meta(ge=0, le=32, description="The server learns the sum of a "
+        "round's updates, and no update: with so many bits for each parameter, 2 to 32, in place "
+        "of compression. 0 for none."), Use(PRIVACY, ALONE)] = 0
+    secure_only: Annotated[int, Meta(ge=0, le=1 << 14, description="Train for secure sums of this "
+        "many clients or more, also after some drop out, and for no other round; with --tls-cert "
+        "their keys must be signed. 0 trains for any round."), Use(PRIVACY, (CLIENT,))] = 0
+    dp_epsilon: Annotated[float, Meta(ge=0, le=1e6, description="Differential privacy: the most "
+        "that the run may spend, with --dp-delta; 0 for none."), Use(PRIVACY, ALONE)] = 0.0
+    dp_delta: Annotated[float, Meta(ge=1e-300, le=0.5, description="Delta of that."),
+        Use(PRIVACY, ALONE)] = DELTA
+    dp_noise: Annotated[float, Meta(ge=0, le=1e6, description="Noise multiplier: the noise's "
+        "deviation in clipping norms. 0 for the least that keeps all rounds within the budget."),
+        Use(PRIVACY, ALONE)] = 0.0
+    dp_clip: Annotated[str, Meta(description="Norm that each update is clipped to: a number; or "
+        "quantile, which follows the norms: quantile:target=0.5,start=0.1."),
+        Use(PRIVACY, ALONE)] = "quantile"
+    dp_noise_at: Annotated[str, Meta(description="Who adds the noise: server, to the sum; client, "
+        "to each update, so that the server learns little, too; or sum, each client a share of a "
+        "--secure-sum's, which is far less noise."), Use(PRIVACY, ALONE)] = "server"
+    dp_sampling: Annotated[float, Meta(ge=1e-9, le=1, description="Probability with which each "
+        "client takes part in a round."), Use(PRIVACY, ALONE)] = 1.0
+    dp_seed: Annotated[int, Meta(ge=-1, le=(1 << 32) - 1, description="Draw the noise from this "
+        "seed, for tests: it hides nothing then. -1 for the system's secure generator."),
+        Use(PRIVACY, ALONE)] = -1
+    dp_least_noise: Annotated[float, Meta(ge=0, le=1e6, description="Refuse a server that asks for "
+        "less noise than this, in clipping norms: on this client's update, or on the secure sum."),
+        Use(PRIVACY, (CLIENT,))] = 0.0
 
-    max_client_share: float = option(0.2, "Largest share of a round's weight for one client, if "
-        "all others have the median weight. A larger weight is lowered. 1 for no limit, nor one "
-        "for fast clients of --buffer.", TRUST, ALONE, low=1e-6, high=1)
-    max_update_norm: str = option("3x", "Updates of a larger norm are clipped to it: a number; "
-        "3x for three times the median of the last round; or none. refuse:3x refuses them instead.",
-        TRUST, ALONE)
-    allow_codecs: str = option("", "Codecs that clients may use besides the one that the server "
-        "asks for, separated by commas.", TRUST, ALONE)
+    max_client_share: Annotated[float, Meta(ge=1e-6, le=1, description="Largest share of a round's "
+        "weight for one client, if all others have the median weight. A larger weight is lowered. "
+        "1 for no limit, nor one for fast clients of --buffer."), Use(TRUST, ALONE)] = 0.2
+    max_update_norm: Annotated[str, Meta(description="Updates of a larger norm are clipped to it: "
+        "a number; 3x for three times the median of the last round; or none. refuse:3x refuses "
+        "them instead."), Use(TRUST, ALONE)] = "3x"
+    allow_codecs: Annotated[str, Meta(description="Codecs that clients may use besides the one "
+        "that the server asks for, separated by commas."), Use(TRUST, ALONE)] = ""
 
-    host: str = option("127.0.0.1", "Address that the server listens on.", TRAVEL, (SERVER,))
-    port: int = option(8080, "Port that the server listens on; 0 for any free port.",
-        TRAVEL, (SERVER,), low=0, high=65535)
-    server: str = option("127.0.0.1:8080", "HOST:PORT that a client connects to.",
-        TRAVEL, (CLIENT,))
-    shares: int = option(0, "Shares of the data that the server gives to clients with --partition "
-        "auto; 0 for as many as --min-clients.", TRAVEL, (SERVER,), low=0, high=1_000_000)
-    partition: str = option("0/1", "This client's share of the data: I/N, from 0/N to N-1/N; or "
-        "auto, for one that the server gives.", TRAVEL, (CLIENT,))
-    client_id: str = option("", "Name of this client; by default the one that its certificate or "
-        "token is for, or else HOSTNAME/PARTITION; with --partition auto a name that is drawn.",
-        TRAVEL, (CLIENT,))
-    max_epochs: int = option(100, "Refuse a server that asks this client for more epochs a round.",
-        TRAVEL, (CLIENT,), low=1, high=10_000)
-    max_image_size: int = option(256, "Refuse a server that asks for larger images, in pixels.",
-        TRAVEL, (CLIENT,), low=1, high=4096)
-    max_batch_size: int = option(1024, "Refuse a server that asks for larger batches.",
-        TRAVEL, (CLIENT,), low=1, high=1 << 20)
-    max_message_mb: float = option(512.0, "Largest message, in MB, before this client has built "
-        "its model; later ones may have twice the model's size.", TRAVEL, (CLIENT,),
-        low=0.1, high=1e6)
-    max_wait: float = option(300.0, "Seconds that a client keeps trying to reach the server.",
-        TRAVEL, (CLIENT,), low=0, high=1e9)
-    limit_rate: str = option("", "Send and receive no faster than this, such as 10mbps; no limit "
-        "by default.", TRAVEL, (CLIENT,))
-    reconnect_grace: float = option(10.0, "Seconds that a client may take to connect again.",
-        TRAVEL, ALONE, low=0, high=1e6)
-    max_connections_per_address: int = option(0, "Connections that one address may hold; 0 for "
-        "half of what file descriptors allow.", TRAVEL, (SERVER,), low=0, high=1_000_000)
-    insecure: bool = option(False, "Send plaintext: anyone on the path can read and change it.",
-        TRAVEL, LINK)
-    tls_cert: str = option("", "PEM file with this side's certificate.", TRAVEL, LINK)
-    tls_key: str = option("", "PEM file with this side's private key.", TRAVEL, LINK)
-    tls_ca: str = option("", "PEM file with the authority that signs the other side's "
-        "certificate.", TRAVEL, LINK)
-    token_file: str = option("", "File with this client's token, for a server that asks for one.",
-        TRAVEL, (CLIENT, ADVISE))
-    tokens: str = option("", "File with the hashes of clients' tokens: each client needs one.",
-        TRAVEL, (SERVER,))
-    revoked: str = option("", "File with revoked serial numbers. Clients that have one are "
-        "refused, or disconnected within seconds.", TRAVEL, (SERVER,))
+    host: Annotated[str, Meta(description="Address that the server listens on."),
+        Use(TRAVEL, (SERVER,))] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port that the server listens on; 0 for "
+        "any free port."), Use(TRAVEL, (SERVER,))] = 8080
+    server: Annotated[str, Meta(description="HOST:PORT that a client connects to."),
+        Use(TRAVEL, (CLIENT,))] = "127.0.0.1:8080"
+    shares: Annotated[int, Meta(ge=0, le=1_000_000, description="Shares of the data that the "
+        "server gives to clients with --partition auto; 0 for as many as --min-clients."),
+        Use(TRAVEL, (SERVER,))] = 0
+    partition: Annotated[str, Meta(description="This client's share of the data: I/N, from 0/N to "
+        "N-1/N; or auto, for one that the server gives."), Use(TRAVEL, (CLIENT,))] = "0/1"
+    client_id: Annotated[str, Meta(description="Name of this client; by default the one that its "
+        "certificate or token is for, or else HOSTNAME/PARTITION; with --partition auto a name "
+        "that is drawn."), Use(TRAVEL, (CLIENT,))] = ""
+    max_epochs: Annotated[int, Meta(ge=1, le=10_000, description="Refuse a server that asks this "
+        "client for more epochs a round."), Use(TRAVEL, (CLIENT,))] = 100
+    max_image_size: Annotated[int, Meta(ge=1, le=4096, description="Refuse a server that asks for "
+        "larger images, in pixels."), Use(TRAVEL, (CLIENT,))] = 256
+    max_batch_size: Annotated[int, Meta(ge=1, le=1 << 20, description="Refuse a server that asks "
+        "for larger batches."), Use(TRAVEL, (CLIENT,))] = 1024
+    max_message_mb: Annotated[float, Meta(ge=0.1, le=1e6, description="Largest message, in MB, "
+        "before this client has built its model; later ones may have twice the model's size."),
+        Use(TRAVEL, (CLIENT,))] = 512.0
+    max_wait: Annotated[float, Meta(ge=0, le=1e9, description="Seconds that a client keeps trying "
+        "to reach the server."), Use(TRAVEL, (CLIENT,))] = 300.0
+    limit_rate: Annotated[str, Meta(description="Send and receive no faster than this, such as "
+        "10mbps; no limit by default."), Use(TRAVEL, (CLIENT,))] = ""
+    reconnect_grace: Annotated[float, Meta(ge=0, le=1e6, description="Seconds that a client may "
+        "take to connect again."), Use(TRAVEL, ALONE)] = 10.0
+    max_connections_per_address: Annotated[int, Meta(ge=0, le=1_000_000, description="Connections "
+        "that one address may hold; 0 for half of what file descriptors allow."),
+        Use(TRAVEL, (SERVER,))] = 0
+    insecure: Annotated[bool, Meta(description="Send plaintext: anyone on the path can read and "
+        "change it."), Use(TRAVEL, LINK)] = False
+    tls_cert: Annotated[str, Meta(description="PEM file with this side's certificate."),
+        Use(TRAVEL, LINK)] = ""
+    tls_key: Annotated[str, Meta(description="PEM file with this side's private key."),
+        Use(TRAVEL, LINK)] = ""
+    tls_ca: Annotated[str, Meta(description="PEM file with the authority that signs the other "
+        "side's certificate."), Use(TRAVEL, LINK)] = ""
+    token_file: Annotated[str, Meta(description="File with this client's token, for a server that "
+        "asks for one."), Use(TRAVEL, (CLIENT,))] = ""
+    tokens: Annotated[str, Meta(description="File with the hashes of clients' tokens: each client "
+        "needs one."), Use(TRAVEL, (SERVER,))] = ""
+    revoked: Annotated[str, Meta(description="File with revoked serial numbers. Clients that have "
+        "one are refused, or disconnected within seconds."), Use(TRAVEL, (SERVER,))] = ""
 
-    run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.", RESULTS, ALONE)
-    keep_updates: bool = option(False, "Keep each update, before it is checked, in RUN_DIR/updates."
-        " Its name is its SHA-256, as in rounds.jsonl.", RESULTS, ALONE)
-    resume: str = option("", "Continue the run in this folder after its last finished round, with "
-        "the options that it began with.", RESULTS, ALONE)
-    state_dir: str = option("", "Folder where this client keeps its model and residual, to "
-        "continue after a crash; none by default.", RESULTS, (CLIENT,))
+    run_dir: Annotated[str, Meta(description="Folder for results; runs/DATE-TIME by default."),
+        Use(RESULTS, ALONE)] = ""
+    keep_updates: Annotated[bool, Meta(description="Keep each update, before it is checked, in "
+        "RUN_DIR/updates. Its name is its SHA-256, as in rounds.jsonl."),
+        Use(RESULTS, ALONE)] = False
+    resume: Annotated[str, Meta(description="Continue the run in this folder after its last "
+        "finished round, with the options that it began with."), Use(RESULTS, ALONE)] = ""
+    or_resume: Annotated[bool, Meta(description="Continue the run in --run-dir if it holds one, "
+        "and begin one there if it does not. If that run has finished, end with exit code 0."),
+        Use(RESULTS, (SERVER,))] = False
+    state_dir: Annotated[str, Meta(description="Folder where this client keeps its model and "
+        "residual, to continue after a crash; none by default."), Use(RESULTS, (CLIENT,))] = ""
 
-    dashboard: str = option("", "Serve a live page of the run on HOST:PORT; without a value, on "
-        "127.0.0.1:8265.", WATCHING, ALONE, alone="127.0.0.1:8265")
-    dashboard_token: str = option("", "File with the token that browsers need. A dashboard that is "
-        "not on loopback needs one.", WATCHING, ALONE)
-    metrics_port: int = option(0, "Serve metrics for Prometheus, /healthz and /readyz on this "
-        "port; 0 for none.", WATCHING, ALONE, low=0, high=65535)
-    metrics_host: str = option("127.0.0.1", "Address that metrics are served on.", WATCHING, ALONE)
-    track: str = option("", "Report each round to experiment trackers: tensorboard, mlflow or "
-        "wandb, separated by commas.", WATCHING, ALONE)
+    dashboard: Annotated[str, Meta(description="Serve a live page of the run on HOST:PORT; without "
+        "a value, on 127.0.0.1:8265."), Use(WATCHING, ALONE, alone="127.0.0.1:8265")] = ""
+    dashboard_token: Annotated[str, Meta(description="File with the token that browsers need. A "
+        "dashboard that is not on loopback needs one."), Use(WATCHING, ALONE)] = ""
+    metrics_port: Annotated[int, Meta(ge=0, le=65535, description="Serve metrics for Prometheus, "
+        "/healthz and /readyz on this port; 0 for none."), Use(WATCHING, ALONE)] = 0
+    metrics_host: Annotated[str, Meta(description="Address that metrics are served on."),
+        Use(WATCHING, ALONE)] = "127.0.0.1"
+    track: Annotated[str, Meta(description="Report each round to experiment trackers: tensorboard, "
+        "mlflow or wandb, separated by commas."), Use(WATCHING, ALONE)] = ""
     # fmt: on
 
     def __post_init__(self) -> None:
-        kinds = _kinds(type(self))
-        for name, about in options(type(self)).items():
-            value = typed(name, getattr(self, name), kinds[name])
-            low, high = about.low, about.high
-            if not isinstance(value, str) and not low <= value <= high:
-                raise ConfigError(f"{name} must lie in {low:g}..{high:g}, got {value:g}")
-            object.__setattr__(self, name, value)
+        for name, option in options(type(self)).items():
+            object.__setattr__(self, name, option.read(name, getattr(self, name)))
         for name, usual in zip(("dataset", "model"), USUAL.get(self.task, OWN), strict=True):
             object.__setattr__(self, name, getattr(self, name) or usual)
         self._choose_compression()
@@ -342,12 +398,9 @@ class RunConfig:
         Raises:
             ConfigError: the file cannot be read or is not TOML, or as in `of`.
         """
-        with cannot(f"read {path}"):
-            text = path.read_text("utf-8")
+        values = {**read_toml(path), **overrides}
         try:
-            return cls.of({**tomllib.loads(text), **overrides})
-        except tomllib.TOMLDecodeError as err:
-            raise ConfigError(f"{path} is not TOML: {err}") from err
+            return cls.of(values)
         except ConfigError as err:
             raise ConfigError(f"{path}: {err}") from None
 
@@ -366,22 +419,43 @@ def options(of: type[RunConfig] = RunConfig) -> Mapping[str, Option]:
     return _options(of)
 
 
-def _options_in(of: type) -> Mapping[str, Option]:
-    fields = dataclasses.fields(of)
-    found = {f.name: f.metadata["option"] for f in fields if "option" in f.metadata}
-    return MappingProxyType(found)
+def _read_options(of: type) -> Mapping[str, Option]:
+    described: dict[str, Any] = {}
+    for kind in of.__mro__[-2::-1]:  # a subclass that changes a default need not repeat the rest
+        hints = get_type_hints(kind, include_extras=True)
+        described |= {name: hint for name, hint in hints.items() if _use(hint)}
+    found = {}
+    for field in dataclasses.fields(of):
+        if field.name in described:
+            schema = described[field.name]
+            kind, meta, use = get_args(schema)
+            ends = {"low": meta.ge, "high": meta.le} if meta.ge is not None else {}
+            says = meta.description or ""
+            found[field.name] = Option(**vars(use), schema=schema, kind=kind, says=says, **ends)
+    return found
 
 
-# A sweep has hundreds of runs.
-_kinds: Callable[[type], Mapping[str, Any]] = cache(get_type_hints)
-_options: Callable[[type], Mapping[str, Option]] = cache(_options_in)
+def _use(hint: Any) -> bool:
+    return any(isinstance(one, Use) for one in get_args(hint))
 
 
-def otherwise(name: str, default: Any) -> Any:
-    """Return an option of `RunConfig` with another default, for a kind of run of its own."""
-    return dataclasses.field(default=default, metadata={"option": options()[name]})
+_options: Callable[[type], Mapping[str, Option]] = cache(_read_options)
 
 
 def options_of(*commands: str, of: type[RunConfig] = RunConfig) -> list[str]:
     """Return the names of the options that all of these commands take."""
     return [name for name, about in options(of).items() if set(commands) <= set(about.commands)]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return what a TOML file holds.
+
+    Raises:
+        ConfigError: it cannot be read, or is not TOML.
+    """
+    with cannot(f"read {path}"):
+        text = path.read_text("utf-8")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as err:
+        raise ConfigError(f"{path} is not TOML: {err}") from err

@@ -2,13 +2,14 @@
 
 The file is read by a process that ends when it has been read, for pyarrow takes 60 MB, which a
 small device needs for training. That process runs this module, with a file and its two columns. Row
-numbers on stdin, int64, ask for the images of these rows; none ask what the file is. It answers in
-parts (`fedsz.child_process`), the first in JSON.
+numbers on stdin, int64, ask for the images of these rows; none ask what the file is. It answers by
+one `Answer` in MessagePack on stdout.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.child_process import Child, parts_of, private_stdout, read_part, write_parts
+from fedsz.child_process import private_stdout
 from fedsz.errors import DataError, first_line
 
 WORKER: Final = "fedsz.training.parquet_images"
@@ -26,11 +27,13 @@ _BATCH: Final = 256  # encoded images in memory at a time
 Ints = npt.NDArray[np.int64]
 
 
-class Contents(msgspec.Struct):
-    """What a file holds, as far as that shows without its images."""
+class Answer(msgspec.Struct):
+    """What a file holds, as far as that shows without its images; or the images of some rows."""
 
     columns: list[str] = []  # the names of all
     num_classes: int | None = None  # None if the file does not say
+    labels: bytes = b""  # of all rows, int64; none if the file lacks one of the columns
+    images: list[bytes] = []  # encoded; b"" where the file has none
     trouble: str = ""  # that it holds no labelled images, or cannot be read, and why
 
 
@@ -48,8 +51,8 @@ class ParquetImages:
 
     def __init__(self, path: Path, image_column: str, label_column: str) -> None:
         self._path, self._columns = path, (image_column, label_column)
-        self.contents, labels = self._ask(np.empty(0, np.int64))
-        self.labels = np.frombuffer(b"".join(labels), np.int64)
+        self.contents = self._ask(np.empty(0, np.int64))
+        self.labels = np.frombuffer(self.contents.labels, np.int64)
 
     def images(self, rows: Ints) -> list[bytes]:
         """Return the encoded images of ``rows``, int64 [N]; b"" where the file has none.
@@ -58,24 +61,20 @@ class ParquetImages:
             DataError: they cannot be read.
         """
         order = np.argsort(rows, kind="stable")
-        _, encoded = self._ask(rows[order]) if len(rows) else (None, [])
-        if len(encoded) != len(rows):
-            raise DataError(f"cannot read {self._path}: the process that read it died")
+        encoded = self._ask(rows[order]).images if len(rows) else []
         return [encoded[place] for place in np.argsort(order)]
 
-    def _ask(self, rows: Ints) -> tuple[Contents, list[bytes]]:
+    def _ask(self, rows: Ints) -> Answer:
+        command = [sys.executable, "-P", "-m", WORKER, str(self._path), *self._columns]
+        done = subprocess.run(command, input=rows.tobytes(), stdout=subprocess.PIPE, check=False)
         try:
-            with Child(WORKER, str(self._path), *self._columns) as process:
-                process.stdin.write(rows.tobytes())
-                process.stdin.close()
-                told = msgspec.json.decode(read_part(process.stdout), type=Contents)
-                parts = [bytes(part) for part in parts_of(process.stdout)]
-        except (OSError, EOFError) as err:
-            why = str(err) or "the process that read it died"
+            answer = msgspec.msgpack.decode(done.stdout, type=Answer)
+        except msgspec.DecodeError as err:
+            why = f"the process that read it ended with {done.returncode}"
             raise DataError(f"cannot read {self._path}: {why}") from err
-        if told.trouble:
-            raise DataError(told.trouble)
-        return told, parts
+        if answer.trouble:
+            raise DataError(answer.trouble)
+        return answer
 
 
 def main() -> None:
@@ -86,32 +85,33 @@ def main() -> None:
     with private_stdout() as out:
         rows = np.frombuffer(sys.stdin.buffer.read(), np.int64)
         try:
-            told, parts = _answer(*sys.argv[1:], rows=rows)
+            answer = _answer(*sys.argv[1:], rows=rows)
         except Exception as err:  # of any kind: a damaged file fails in Arrow, in json or here
-            told, parts = Contents(trouble=f"cannot read {sys.argv[1]}: {first_line(err)}"), []
-        write_parts(out, msgspec.json.encode(told), *parts)
+            answer = Answer(trouble=f"cannot read {sys.argv[1]}: {first_line(err)}")
+        out.write(msgspec.msgpack.encode(answer))
 
 
-def _answer(path: str, image: str, label: str, *, rows: Ints) -> tuple[Contents, list[bytes]]:
+def _answer(path: str, image: str, label: str, *, rows: Ints) -> Answer:
     """Return what a file is and its labels, or the images of ``rows``, which ascend."""
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(path, pre_buffer=False)
     if len(rows):
-        return Contents(), list(_images(file, image, rows))
+        return Answer(images=list(_images(file, image, rows)))
     if not file.metadata.num_rows:
         raise ValueError("it holds no rows")
     schema = file.schema_arrow
-    told = Contents(columns=schema.names)
-    if not {image, label} <= set(told.columns):
-        return told, []
+    answer = Answer(columns=schema.names)
+    if not {image, label} <= set(answer.columns):
+        return answer
     about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     classes = about.get("info", {}).get("features", {}).get(label, {})
-    told.num_classes = len(classes["names"]) if "names" in classes else None
+    answer.num_classes = len(classes["names"]) if "names" in classes else None
     try:
-        return told, [_labels(file, image, label).tobytes()]
+        answer.labels = _labels(file, image, label).tobytes()
     except (TypeError, ValueError) as err:  # pyarrow's own are among these
-        return Contents(trouble=f"{path} holds no labelled images: {first_line(err)}"), []
+        return Answer(trouble=f"{path} holds no labelled images: {first_line(err)}")
+    return answer
 
 
 def _labels(file: Any, image: str, label: str) -> Ints:

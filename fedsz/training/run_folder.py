@@ -11,24 +11,24 @@ import dataclasses
 import hashlib
 import itertools
 import time
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final, NamedTuple, Self
 
 import tomli_w
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from fedsz.arrays import NDArray
-from fedsz.control.record import RoundRecord
-from fedsz.errors import ConfigError, FedszError, cannot
+from fedsz.control.controller import Controller
+from fedsz.control.record import Decision, RoundRecord
+from fedsz.errors import ConfigError, CorruptStream, FedszError, cannot
 from fedsz.flower.records import to_record, views_of
 from fedsz.flower.update import Update
 from fedsz.formatting import count
-from fedsz.training.checkpoint import Checkpoint, Resumed
 from fedsz.training.events import from_json
-from fedsz.training.option import TRAVEL, WATCHING
-from fedsz.training.options import RunConfig, options
+from fedsz.training.options import TRAVEL, WATCHING, RunConfig, options
 from fedsz.transport.records_file import read_records, write_records
 from fedsz.whole_files import append_line, lock_folder, read_bytes, remove_parts, write_whole
 
@@ -42,8 +42,95 @@ UPDATES = "updates"  # a folder of files that are named by the digests in rounds
 UPDATE: Final = "update"  # the record in each of them
 _STATE: Final = "state"  # the record in RELEASED
 _PIECE: Final = 1 << 20  # bytes that are read at once
-_OF_FOLDER: Final = ("run_dir", "resume")  # options that name it
+_OF_FOLDER: Final = ("run_dir", "resume", "or_resume")  # options that name it
 _MAY_DIFFER: Final = (*_OF_FOLDER, "data_dir")  # in a run that is resumed
+_ABOUT, _MODEL, _STRATEGY = "about", "model", "strategy"
+_GRID = "grid."  # and the name of a record of `FedSZGrid.state`
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that the rest of a run depends on once a round is over, beside the rounds before.
+
+    There is no random state: each round seeds its own draws.
+
+    Attributes:
+        line: of rounds.jsonl, about the round that is over.
+        model: the average.
+        grid: what `fedsz.flower.FedSZGrid.state` returned.
+        run_id: by which clients know the run.
+        strategy: what the strategy keeps: its ``state``.
+    """
+
+    line: str
+    model: Mapping[str, NDArray]
+    grid: RecordDict
+    run_id: int
+    strategy: Mapping[str, NDArray] = field(default_factory=dict)
+
+    @cached_property
+    def done(self) -> RoundRecord:
+        """The round that is over."""
+        done = from_json(self.line)
+        if not isinstance(done, RoundRecord):
+            raise CorruptStream("the last round is no round")
+        return done
+
+    def write(self, path: Path, folder: Mapping[str, str | int]) -> None:
+        """Write it whole, over that of the round before.
+
+        Args:
+            path: of the file.
+            folder: what identifies the folder that it belongs to; `read` compares it.
+
+        Raises:
+            ConfigError: it cannot be written. What was there is there still.
+        """
+        about: dict[str, Any] = {"run-id": self.run_id, "line": self.line, **folder}
+        records: dict[str, Any] = {
+            _ABOUT: ConfigRecord(about),
+            _MODEL: to_record(dict(self.model)),
+            **({_STRATEGY: to_record(dict(self.strategy))} if self.strategy else {}),
+            **{_GRID + name: record for name, record in self.grid.items()},
+        }
+        write_records(path, RecordDict(records))
+
+    @classmethod
+    def read(cls, path: Path) -> tuple[Self, dict[str, Any]]:
+        """Return the checkpoint in a file, and the ``folder`` that it was written with.
+
+        Raises:
+            FileNotFoundError: there is none.
+            ConfigError: it cannot be read, is damaged, or of another release.
+        """
+        try:
+            records: Any = read_records(path)
+            about = dict(records[_ABOUT])
+            of_grid = {
+                name.removeprefix(_GRID): records[name]
+                for name in list(records)
+                if name.startswith(_GRID)
+            }
+            model = views_of(records[_MODEL])
+            strategy = views_of(records[_STRATEGY]) if _STRATEGY in records else {}
+            run_id = about.pop("run-id")
+            checkpoint = cls(about.pop("line"), model, RecordDict(of_grid), run_id, strategy)
+            _ = checkpoint.done
+            return checkpoint, about
+        except FileNotFoundError:
+            raise
+        except (OSError, KeyError, TypeError, AttributeError, FedszError) as err:
+            why = getattr(err, "strerror", None) or str(err)
+            raise ConfigError(f"cannot resume from {path}: {why}") from err
+
+
+class Resumed(NamedTuple):
+    """What a run goes on from."""
+
+    checkpoint: Checkpoint
+    # Reads the rounds from 0 to the checkpoint's; they are not kept, since a fleet's of weeks are
+    # gigabytes.
+    history: Callable[[], Iterator[RoundRecord]]
 
 
 class RunFolder:
@@ -205,6 +292,19 @@ class RunFolder:
         write_whole(self.path / MODEL, save(dict(checkpoint.model)))
 
 
+def holds_run(folder: Path) -> bool:
+    """Return whether a run has begun in a folder. Its options are the first file there."""
+    return (folder / CONFIG).exists()
+
+
+def has_finished(folder: Path) -> bool:
+    """Return whether a folder has a run that nothing is to be continued of.
+
+    The checkpoint of a run is written before its model, and is removed once the run is over.
+    """
+    return (folder / MODEL).exists() and not (folder / CHECKPOINT).exists()
+
+
 def resumed_config(folder: Path, given: Mapping[str, Any]) -> RunConfig:
     """Return the options of the run in a folder, and of ``given`` those that do not change it.
 
@@ -242,6 +342,39 @@ def read_rounds(folder: Path) -> Iterator[RoundRecord]:
                 raise ConfigError(f"cannot read rounds: {what}") from err
             if isinstance(event, RoundRecord):
                 yield event
+
+
+class Decided(NamedTuple):
+    """A round's decision."""
+
+    record: RoundRecord
+    decision: Decision  # what the round used
+    again: Decision  # what the policy decides now, from the rounds before it
+
+    @property
+    def same(self) -> bool:
+        """Whether the two agree."""
+        return self.decision == self.again
+
+
+def decisions(folder: Path) -> Iterator[Decided]:
+    """Decide the rounds of a run again, from its folder; keeps none of them.
+
+    Raises:
+        ConfigError: it is no folder of a run, or its policy does not exist here.
+    """
+    run = RunConfig.read(folder / CONFIG)
+    controller = Controller(
+        run.policy,
+        run.compression,
+        tolerance=run.tolerance,
+        rounds=run.rounds,
+        private=run.dp_epsilon > 0,
+    )
+    for record in read_rounds(folder):
+        if record.decision is not None and controller.decision is not None:
+            yield Decided(record, record.decision, controller.decision)
+        controller.decide(record)
 
 
 def _pieces(path: Path, size: int, start: int = 0) -> Iterator[bytes]:

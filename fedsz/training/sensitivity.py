@@ -12,6 +12,7 @@ import numpy as np
 from fedsz.arrays import LOSSY_DTYPES, NDArray
 from fedsz.errors import ConfigError
 from fedsz.training.model_state import arrays_of, set_arrays
+from fedsz.training.seeding import generator
 from fedsz.training.task import LoadedTask
 
 EXAMPLES: Final = 256
@@ -73,6 +74,6 @@ def measure(
 
 def _noise(like: NDArray, level: float, seed: int) -> NDArray:
     """Return uniform noise in [-level, level], the same on every device."""
-    unit = np.random.default_rng(seed).uniform(-1, 1, like.shape)
+    unit = generator(seed).uniform(-1, 1, like.shape)
     with np.errstate(all="ignore"):
         return (unit * level).astype(like.dtype)

@@ -12,11 +12,16 @@ from torch import nn
 
 from fedsz.errors import ConfigError, DataError
 from fedsz.training import loop
-from fedsz.training.datasets import PARTITIONERS, Division
+from fedsz.training.datasets import (
+    PARTITIONERS,
+    TABLES,
+    Division,
+    Ints,
+    hold_out,
+    read_table,
+)
 from fedsz.training.examples import Examples
-from fedsz.training.hold_out import Ints, hold_out
 from fedsz.training.options import RunConfig
-from fedsz.training.sklearn_tables import TABLES, read_table
 
 MODELS: Final = ("mlp", "linear")
 _HIDDEN: Final = 128

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import logging
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from fedsz.errors import ConfigError, FedszError, TaskError
+from fedsz.formatting import did_you_mean
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import BUILT_IN, RunConfig, is_own_task
 from fedsz.training.seeding import seeded
@@ -239,8 +239,7 @@ def _find(module: str, name: str, task: str) -> Any:
     except Exception as err:
         raise ConfigError(f"task {task!r}: cannot import {module}: {_told(err)}") from err
     if not hasattr(found, name):
-        near = difflib.get_close_matches(name, vars(found), 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        hint = did_you_mean(name, vars(found))
         raise ConfigError(f"task {task!r}: module {module} has no {name!r}{hint}")
     return getattr(found, name)
 

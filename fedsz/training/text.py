@@ -7,7 +7,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +14,7 @@ from fedsz.errors import DataError, cannot
 from fedsz.training import loop
 from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
+from fedsz.training.seeding import generator
 from fedsz.training.task import require_plain
 
 MODELS: Final = ("gpt", "lstm")
@@ -164,7 +164,7 @@ def _of_speakers(text: str, index: int, count: int, seed: int) -> str:
         if speaker:
             speeches[speaker[1]].append(speech)
     # The longest first, each to the share that has least: shares of about equal length.
-    order = np.random.default_rng(seed).permutation(sorted(speeches))
+    order = generator(seed).permutation(sorted(speeches))
     by_length = sorted(order, key=lambda name: -sum(map(len, speeches[name])))
     lengths, shares = [0] * count, [list[str]() for _ in range(count)]
     for name in by_length:
