@@ -84,7 +84,7 @@ def print_summary(sweep: Sweep) -> None:
     for run in runs:
         of = run.conditions
         data = _data(of["dataset"], of["partition"])
-        groups[f"{of['model']} {data}", str(run.way)].append(run)
+        groups[f"{of['model']} {data}", run.name or str(run.way)].append(run)
     # A regression, or a language model, may have no accuracy.
     measured = any(math.isfinite(run.accuracy) for run in runs if not run.error)
     judge = "accuracy" if measured else "loss"

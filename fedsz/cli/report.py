@@ -30,16 +30,13 @@ def command(
     bandwidth: Annotated[
         list[str] | None,
         typer.Option(
-            help="Bandwidth that times are calculated for, such as 10mbps; may be repeated, and"
-            " figures of one link take the first. [dim]Default: 10mbps.[/]"
+            help="Bandwidth that times are calculated for, such as 10mbps; may be repeated:"
+            " tables take the first. [dim]Default: 10mbps.[/]"
         ),
     ] = None,
     latency: Annotated[
         str, typer.Option(help="One-way latency of these links, such as 50ms.")
     ] = "0s",
-    scaling: Annotated[
-        Path | None, typer.Option(help="File of fedsz paper --figure 9, to add to the report.")
-    ] = None,
     reach: Annotated[
         float | None,
         typer.Option(
@@ -72,7 +69,6 @@ def command(
             bandwidths=bandwidths,
             latency=quantities.latency(latency),
             figures=figures,
-            scaling=scaling,
             reach=reach,
         )
     print(target)

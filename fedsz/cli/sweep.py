@@ -33,8 +33,9 @@ def command(
 
     A scheme is a codec with a bound, or an item of --ways.
 
-    Rows are added to one Parquet file run by run. To continue a sweep that was stopped, give the
-    same command again.
+    A file of JSON is kept of each run that is over; they are joined to one Parquet file when the
+    sweep ends. To continue a sweep that was stopped, give the same command again. The exit code is
+    1 if a run failed.
     """
     from contextlib import closing
     from pathlib import Path
@@ -62,6 +63,8 @@ def command(
             with StatusLine(console, "timing a few steps, to say how long it takes"):
                 times = [seconds(run) for run in sweep.pending]
             say(_total(times, config.jobs), console=console)
+        for why, runs in sweep.missing.items():
+            say(f"{why}; without it, {count(runs, 'run')} will fail", console=console)
         with SweepProgress(console, sweep) as progress, closing(sweep.run()) as steps:
             for step in steps:
                 progress.show(step)
@@ -69,6 +72,9 @@ def command(
                     print_json({**_named(step.run), "error": step.error, "seconds": step.seconds})
         if not json:
             print_summary(sweep)
+    if sweep.failed:
+        say(f"{count(sweep.failed, 'run')} failed; --retry runs them again", console=console)
+        raise typer.Exit(1)
 
 
 def _print_plan(config: SweepConfig, *, json: bool) -> None:
