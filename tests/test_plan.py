@@ -68,6 +68,10 @@ def test_tables_of_tasks_are_sweeps_one_after_the_other(tmp_path: Path) -> None:
     assert (len(small), len(large)) == (1 * 2, 2 * 2 * 2)
     assert {(run.task, run.rounds, run.clients) for run in small} == {("tabular", 5, 6)}
     assert {(run.task, run.rounds, run.clients) for run in large} == {("images", 3, 6)}
+    named = SweepConfig.of(
+        {"ways": {"a": "raw", "b": "auto"}, "tasks": {"x": {}, "y": {"rounds": 1}}}
+    )
+    assert list(named.way_names.values()) == ["a", "b"] * 2
 
 
 @pytest.mark.parametrize(

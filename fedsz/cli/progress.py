@@ -31,7 +31,7 @@ class SweepProgress:
 
     def __init__(self, console: Console, sweep: Sweep) -> None:
         self._console, self._jobs = console, sweep.config.jobs
-        self._pending = list(sweep.pending)
+        self._pending, self._ways = list(sweep.pending), sweep.config.way_names
         self._took: dict[tuple[str, str], list[float]] = {}
         note = TextColumn("{task.fields[note]}")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), note)
@@ -55,7 +55,7 @@ class SweepProgress:
         """Take a step into the picture."""
         run = step.run
         if run not in self._tasks:
-            self._tasks[run] = self._progress.add_task(_named(run), total=run.rounds, note="")
+            self._tasks[run] = self._progress.add_task(self._named(run), total=run.rounds, note="")
         if not step.over:
             if step.round:
                 note = outcome(step.round.accuracy, step.round.loss)
@@ -68,7 +68,14 @@ class SweepProgress:
         self._done += 1
         self._progress.update(self._all, completed=self._done, note=left)
         more = f"; about {left}" if self._pending else ""
-        say(f"{self._done} of {self._total}: {_line(step)}{more}", console=self._console)
+        say(
+            f"{self._done} of {self._total}: {self._named(run)}: {_line(step)}{more}",
+            console=self._console,
+        )
+
+    def _named(self, run: RunConfig) -> str:
+        data = _data(run.dataset, partition_name(run.partitioner, run.alpha))
+        return f"{run.model} {data} {self._ways.get(run) or Scheme.of_run(run)} seed {run.seed}"
 
     def _left(self) -> float:
         everything = [seconds for some in self._took.values() for seconds in some]
@@ -117,17 +124,12 @@ def _ratios(rounds: Sequence[RoundRecord]) -> tuple[float, float]:
 
 def _line(step: Step) -> str:
     if step.error:
-        return f"{_named(step.run)}: failed: {step.error}"
+        return f"failed: {step.error}"
     assert step.round is not None
     good = outcome(step.round.accuracy, step.round.loss)
     up, both = _ratios(step.rounds)
     smaller = (f" {up:.1f}x smaller up," if up else "") + (f" {both:.1f}x both ways," * bool(both))
-    return f"{_named(step.run)}: {good},{smaller} {duration(step.seconds)}"
-
-
-def _named(run: RunConfig) -> str:
-    data = _data(run.dataset, partition_name(run.partitioner, run.alpha))
-    return f"{run.model} {data} {Scheme.of_run(run)} seed {run.seed}"
+    return f"{good},{smaller} {duration(step.seconds)}"
 
 
 def _data(dataset: str, partition: str) -> str:

@@ -96,11 +96,11 @@ class SweepConfig(RunConfig):
         """Do as `RunConfig.of`; lists may stand for text with commas, and ``tasks`` be tables."""
         named = {name.replace("-", "_"): value for name, value in values.items()}
         tables = named.pop("tasks", {})
-        if isinstance(named.get("ways"), dict):
-            ways = named.pop("ways")
-            return dataclasses.replace(cls.of({**named, "tasks": tables}), named_ways=ways)
         if tables:
             return dataclasses.replace(cls.of(named), tasks=cls._of_tables(named, tables))
+        if isinstance(named.get("ways"), dict):
+            ways = named.pop("ways")
+            return dataclasses.replace(cls.of(named), named_ways=ways)
         for one, many in PLURAL.items():
             if one in named:
                 raise ConfigError(f"a sweep has {many!r}, not {one!r}")
