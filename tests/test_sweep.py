@@ -272,8 +272,12 @@ def test_a_codec_that_is_missing_is_said_before_the_first_run(
     config = tiny(tmp_path / "x.parquet", codecs="sz2,szx", error_bounds="1e-2..1e-1", rounds=1)
     monkeypatch.setattr(sys, "argv", ["fedsz", "sweep", *flags(config)])
 
-    with pytest.raises(SystemExit) as ended:
-        main()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
     assert ended.value.code == 1
     told = capsys.readouterr().err.splitlines()
