@@ -1,6 +1,6 @@
 """The arrays that codecs are measured on: trained weights and one client's update of them.
 
-    python benchmarks/arrays.py --data-dir DIR [--cache runs/arrays] [--models cnn alexnet]
+    python -m benchmarks.arrays --data-dir DIR [--cache runs/arrays] [--models cnn alexnet]
 
 A codec's ratio depends on what training has made of the numbers, so freshly drawn weights or
 synthetic ones would mislead. Each model is trained on CIFAR-10 from random weights until it is past

@@ -1,12 +1,10 @@
 """The memory of one `fedsz client` that trains `cnn` on CIFAR-10, beside a real `fedsz server`.
 
-    python -m benchmarks.client_memory --data-dir DIR [--images 5000] [--rounds 3] [--limit-mb 512]
+    python -m benchmarks.client_memory --data-dir DIR [--images 5000] [--rounds 3]
 
-The client is in a cgroup with the limit, if this machine lets us make one; else it has no limit.
 Prints JSON: the client's peak after joining and after each round (VmHWM, in MB); how much of the
-last one were pages of libraries, which the kernel may drop (RssFile); what the group
-took at most, which has the process that reads the data set and files in the page cache; and the
-bytes of each round on the wire. Linux only.
+last one were pages of libraries, which the kernel may drop (RssFile); and the bytes of each round
+on the wire. Linux only.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from typing import Any, Final
 
 from benchmarks.load import PATIENCE
 from benchmarks.measuring import machine, memory
-from benchmarks.memory_cgroup import memory_group
 from fedsz.child_process import Child
 from fedsz.control.record import RoundRecord
 from fedsz.training.events import Client, Failed, Listening, from_json
@@ -28,12 +25,11 @@ from fedsz.training.events import Client, Failed, Listening, from_json
 ALIVE: Final = ("joined", "received")  # what a client waits after; a received reply, once trained
 
 
-def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, Any]:
-    """Return the peaks of a client, ``limit`` in bytes."""
+def measure(data_dir: Path, images: int, rounds: int) -> dict[str, Any]:
+    """Return the peaks of a client, in MB."""
     data = ("--insecure", "--dataset=cifar10", f"--data-dir={data_dir.resolve()}")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memory-")))
-        group = stack.enter_context(memory_group(limit))
         run = ("--port=0", "--json", "--min-clients=1", f"--rounds={rounds}", "--model=cnn")
         run += (f"--samples={images}", "--test-samples=100", f"--run-dir={folder / 'run'}")
         log = folder / "server.log"
@@ -48,8 +44,6 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
                 log = folder / "client.log"
                 client = Child("fedsz", "client", *data, place, "--partition=0/1", log=log)
                 stack.enter_context(client)
-                if group:
-                    group.take(client.pid)
             if isinstance(event, Client) and event.what in ALIVE and client:
                 with suppress(StopIteration, OSError):  # it has ended: its last peak is known
                     peak = memory("VmHWM", client.pid)
@@ -66,8 +60,6 @@ def measure(data_dir: Path, images: int, rounds: int, limit: int) -> dict[str, A
             "peaks_MB": peaks,
             "peak_MB": peaks[-1],
             "files_MB": round(files, 1),
-            "limit_MB": limit / 1e6 if group else None,
-            "group_peak_MB": round(group.peak / 1e6, 1) if group else None,
             "bytes_up": up[1:],
             "bytes_down": down[1:],
             "machine": machine("grpcio", "flwr"),
@@ -80,10 +72,8 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--limit-mb", type=float, default=512.0)
     asked = parser.parse_args()
-    found = measure(asked.data_dir, asked.images, asked.rounds, int(1e6 * asked.limit_mb))
-    print(json.dumps(found))
+    print(json.dumps(measure(asked.data_dir, asked.images, asked.rounds)))
 
 
 if __name__ == "__main__":

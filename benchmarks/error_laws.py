@@ -22,13 +22,13 @@ import pyarrow.parquet as pq
 from flwr.app import MetricRecord
 from scipy import stats
 
+from benchmarks.paper.error_distribution import distribution
 from fedsz.arrays import NDArray
 from fedsz.core.client import ClientSession
 from fedsz.core.decode import decompress
 from fedsz.core.encode import compress_measured
 from fedsz.core.protocol import Request
 from fedsz.core.settings import Settings
-from fedsz.experiments.error_distribution import distribution
 from fedsz.flower.records import to_record
 from fedsz.flower.store import RecordStore
 from fedsz.training.apps import train_share

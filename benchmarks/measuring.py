@@ -54,20 +54,33 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) ->
     return "\n".join(f"| {' | '.join(line)} |" for line in aligned)
 
 
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a Parquet file; none if it is not there."""
+    import pyarrow.parquet as pq  # not for scripts that measure this process's memory
+
+    return list(pq.read_table(file).to_pylist()) if file.exists() else []
+
+
 def add_missing(
     file: Path,
-    rows: list[dict[str, Any]],
-    ways: Iterable[str],
-    seeds: int,
-    run: Callable[[str, int], Iterable[dict[str, Any]]],
+    keys: Sequence[str],
+    wanted: Iterable[tuple[Any, ...]],
+    run: Callable[..., Iterable[dict[str, Any]]],
 ) -> None:
-    """Make the runs of all ways that a file's rows lack, seed by seed, and write each once over."""
-    import pyarrow as pa  # not for those that measure this process's memory
+    """Make the runs that a file lacks, and write it after each.
+
+    Args:
+        file: Parquet, with a row or more for each run.
+        keys: columns that tell runs from each other.
+        wanted: their values, for each run.
+        run: returns the rows of a run, by these values.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    have = {(row["way"], row["seed"]) for row in rows}
-    for way, seed in ((way, seed) for seed in range(seeds) for way in ways):
-        if (way, seed) not in have:
-            rows += run(way, seed)
+    rows = rows_of(file)
+    for values in wanted:
+        if not any(tuple(row[key] for key in keys) == values for row in rows):
+            rows += run(*values)
             pq.write_table(pa.Table.from_pylist(rows), file, compression="zstd")
-            print(way, seed, rows[-1])
+            print(*values, rows[-1], flush=True)

@@ -1,383 +1,366 @@
 """Rounds over emulated links, with and without compression, beside what the link model says.
 
-    python -m benchmarks.netem [--quick] [--json]
-        [--bandwidths 1mbps,...] [--latencies 1ms,...] [--repeats 3] [--model NAME]
-        [--codec uniform] [--error-bound rel:1e-2] [--line auto|netem|relay] [--congestion NAME]
+    python -m benchmarks.netem [--quick] [--bandwidths 1mbps,...] [--latencies 1ms,...]
+        [--repeats 3] [--codec uniform] [--error-bound rel:1e-2] [--json]
 
 A server and a client, each a process in a network namespace of its own, exchange a model over gRPC
 through a link of the bandwidth (each way) and the latency (one way) asked for: the server runs a
-round of federated averaging, the client's app sends back what it got. Down is from the server's
+round of federated averaging, the client's app sends the model back. Down is from the server's
 posting the packed model until the app has it, up from the app's returning the packed reply until
-the server has it. The link's model (`fedsz.experiments.link_model`) is told the bytes of gRPC's
-messages. Every link gets a connection of its own; as a measure of TCP without gRPC, so does one
-upload of as many bytes through a plain socket.
+the server has it. `fedsz.experiments.link_model` calculates both from the bytes of gRPC's messages.
+Every link gets a connection of its own; as a measure of TCP without gRPC, so does one upload of as
+many bytes through a plain socket.
 
-Needs Linux and root; takes eight minutes, with --quick less than one. Without root only the model's
-times are printed, after the reason, and the exit code is 2; --model-only asks for them.
+Needs Linux and root; takes eight minutes, with --quick less than one.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import gc
 import json
+import logging
 import os
 import shutil
 import signal
+import socket
+import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, Final, NamedTuple
 
-import msgspec
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 
-from benchmarks.netem_link import (
-    SERVER_ADDRESS,
-    Line,
-    Refused,
-    congestion_control,
-    make_line,
-    namespaces,
-)
-from benchmarks.netem_report import (
-    Cell,
-    Exchange,
-    as_json,
-    modelled_table,
-    rounds_table,
-    ways_table,
-)
+from benchmarks.measuring import machine, table
+from benchmarks.netem_link import SERVER_ADDRESS, Line, namespaces, sysctl
 from fedsz import formatting, quantities
-from fedsz.core.settings import Settings
-from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.environment import environment
+from fedsz.arrays import as_arrays
+from fedsz.errors import FedszError, LinkError
 from fedsz.experiments.link_model import Link
+from fedsz.flower.grid import FedSZGrid
+from fedsz.flower.mod import ClientAppCallable, FedSZMod
+from fedsz.flower.records import to_record
+from fedsz.flower.strategy import StreamingFedAvg
+from fedsz.training import models
+from fedsz.transport.client import run_client
+from fedsz.transport.grpc_grid import GrpcGrid
 
-PEER: Final = "benchmarks.netem_peer"
-ROOT: Final = Path(__file__).parents[1]
-PATIENCE: Final = 5.0  # seconds that processes get to end by themselves
 BANDWIDTHS, LATENCIES = "1mbps,10mbps,100mbps,500mbps,1gbps", "1ms,10ms,50ms"
-QUICK_BANDWIDTHS, QUICK_LATENCIES = "10mbps,1gbps", "1ms,50ms"
-SMALL_BELOW: Final = 10e6  # bits a second: 9 MB would take a minute each way
+QUICK: Final = {"bandwidths": "10mbps,1gbps", "latencies": "1ms,50ms", "repeats": 1}
+RAW: Final = {"codec": "raw", "lossless": "raw"}
+PATIENCE: Final = 60.0  # seconds to find each other
+TIMEOUT: Final = 300.0  # seconds for a round
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What to measure.
+class Exchange(NamedTuple):
+    """One round between a server and one client that sends the model back.
 
     Attributes:
-        links: one after the other.
-        model: whose arrays; empty for one whose exchange takes seconds.
-        small_below: bits a second below which that is the small one.
-        repeats: rounds of each kind on each link.
-        codec, error_bound: of the compressed rounds.
-        line: how to emulate: auto, netem or relay.
-        congestion: TCP's congestion control; empty for this machine's.
-
-    Raises:
-        ConfigError: one of these is out of range or does not exist.
+        seconds: the round, from the server's having the model to its having the average.
+        down_seconds: from the server's posting the sealed model until the client's app has it.
+        up_seconds: from the client's returning the sealed reply until the server has it.
+        coding_seconds: the client's compressing, and the server's decoding.
+        down_bytes, up_bytes: of gRPC messages.
+        raw_bytes: of the model's arrays.
     """
 
-    links: Sequence[Link]
-    model: str = ""
-    small_below: float = SMALL_BELOW
-    repeats: int = 3
-    codec: str = "uniform"
-    error_bound: str = "rel:1e-2"
-    line: str = "auto"
-    congestion: str = ""
+    seconds: float
+    down_seconds: float
+    up_seconds: float
+    coding_seconds: float
+    down_bytes: int
+    up_bytes: int
+    raw_bytes: int
 
-    def __post_init__(self) -> None:
-        from fedsz.training import models
 
-        if self.repeats < 1:
-            raise ConfigError(f"repeats must be at least 1, got {self.repeats}")
-        if self.model and self.model not in models.MODELS:
-            raise ConfigError(f"no model {self.model!r}; have {', '.join(models.MODELS)}")
-        Settings(error_bound=self.error_bound, codec=self.codec)
+class Cell(NamedTuple):
+    """The exchanges on one link, and an upload of as many bytes as a raw one by a plain socket."""
 
-    @classmethod
-    def of(cls, options: argparse.Namespace) -> Self:
-        """Return what the command line asks for."""
-        quick = options.quick
-        bandwidths = options.bandwidths or (QUICK_BANDWIDTHS if quick else BANDWIDTHS)
-        latencies = options.latencies or (QUICK_LATENCIES if quick else LATENCIES)
-        return cls(
-            links=[
-                Link(quantities.bandwidth(bandwidth), quantities.latency(latency))
-                for bandwidth in bandwidths.split(",")
-                for latency in latencies.split(",")
-            ],
-            model=options.model,
-            small_below=100e6 if quick else SMALL_BELOW,
-            repeats=(1 if quick else 3) if options.repeats is None else options.repeats,
-            codec=options.codec,
-            error_bound=options.error_bound,
-            line=options.line,
-            congestion=options.congestion,
-        )
+    link: Link
+    model: str
+    raw: list[Exchange]
+    compressed: list[Exchange]
+    socket_seconds: float
 
-    @property
-    def raw(self) -> dict[str, str]:
-        """Settings of the `FedSZGrid` without compression."""
-        return {"codec": "raw", "lossless": "raw"}
 
-    @property
-    def compressed(self) -> dict[str, str]:
-        """Settings of the `FedSZGrid` with compression."""
-        return {"codec": self.codec, "error_bound": self.error_bound}
+# The two ends
 
-    def model_for(self, link: Link) -> str:
-        """Return the name of the model that is exchanged on a link."""
-        return self.model or ("cnn" if link.bandwidth < self.small_below else "mobilenetv2")
+
+def stamp(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Note when a message has come and when its reply leaves. A mod, to stand first."""
+    came = time.monotonic()
+    reply = call_next(message, context)
+    if reply.has_content():
+        reply.content.metric_records["moments"].update({"came": came, "left": time.monotonic()})
+    return reply
+
+
+def echo_app() -> ClientApp:
+    """Return an app that sends the arrays back, compressed as the server asks."""
+    app = ClientApp(mods=[stamp, FedSZMod()])
+
+    @app.train()
+    def echo(message: Message, _: Context) -> Message:
+        moments = MetricRecord({"num-examples": 1})
+        content = RecordDict({"arrays": message.content["arrays"], "moments": moments})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+class StampedGrid(GrpcGrid):
+    """A `GrpcGrid` for one client that notes when messages go and replies come."""
+
+    posted = arrived = came = left = 0.0  # moments of the last exchange
+
+    def stream_replies(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """See `GrpcGrid`."""
+        messages = list(messages)
+        if messages:  # a strategy sends none to evaluate
+            self.posted = time.monotonic()
+        return map(self._note, super().stream_replies(messages, timeout=timeout))
+
+    def _note(self, reply: Message) -> Message:
+        self.arrived = time.monotonic()
+        if reply.has_error():
+            raise LinkError(f"no reply: {reply.error.reason}")
+        moments: dict[str, Any] = dict(reply.content.metric_records["moments"])
+        self.came, self.left = moments["came"], moments["left"]
+        return reply
+
+
+def exchange(grid: StampedGrid, model: dict[str, Any], settings: dict[str, Any]) -> Exchange:
+    """Run one round of federated averaging, with these settings of a `FedSZGrid`.
+
+    Raises:
+        LinkError: there was no reply.
+    """
+    moments: list[float] = []
+    strategy = StreamingFedAvg(
+        fraction_evaluate=0.0, min_train_nodes=1, min_evaluate_nodes=0, min_available_nodes=1
+    )
+    compressing = FedSZGrid(grid, update="weights", **settings)
+    result = strategy.start(
+        compressing,
+        to_record(dict(model)),
+        num_rounds=1,
+        timeout=TIMEOUT,
+        # Called before the round and after it.
+        evaluate_fn=lambda *_: moments.append(time.monotonic()),
+    )
+    traffic = compressing.take_traffic()
+    if len(result.arrays) != len(model):
+        raise LinkError(f"the round failed: {traffic.failures}")
+    return Exchange(
+        seconds=moments[1] - moments[0],
+        down_seconds=grid.came - grid.posted,
+        up_seconds=grid.arrived - grid.left,
+        coding_seconds=traffic.encode_seconds + traffic.decode_seconds,
+        down_bytes=traffic.wire_down,
+        up_bytes=traffic.wire_up,
+        raw_bytes=traffic.raw_up,
+    )
+
+
+def serve(asked: dict[str, Any], answer: Callable[[object], None]) -> None:
+    """Be the server: of rounds on a connection of their own, or of a plain socket."""
+    if nbytes := asked.get("nbytes", 0):
+        with socket.create_server((SERVER_ADDRESS, 0)) as listener:
+            answer(listener.getsockname()[1])
+            connection, _ = listener.accept()
+        with connection:
+            while nbytes > 0:
+                nbytes -= len(connection.recv(1 << 16)) or sys.exit("the client has gone")
+        answer(time.monotonic())
+        return
+    network = models.build(asked["model"], num_classes=10, in_channels=3, seed=0)
+    model = as_arrays(network.state_dict())
+    # `FedSZGrid` collects garbage as it begins to send. Torch's modules would make that 0.1 s in
+    # which nothing is sent; that is no matter of the link.
+    gc.freeze()
+    with StampedGrid(SERVER_ADDRESS, 0) as grid:
+        answer(grid.port)
+        patience = time.monotonic() + PATIENCE
+        while not list(grid.get_node_ids()):
+            if time.monotonic() > patience:
+                raise LinkError(f"no client came in {PATIENCE:.0f} seconds")
+            time.sleep(0.01)
+        answer([exchange(grid, model, asked["settings"]) for _ in range(asked["rounds"])])
+
+
+def connect(asked: dict[str, Any], answer: Callable[[object], None]) -> None:
+    """Be the client of the same."""
+    if nbytes := asked.get("nbytes", 0):
+        address = (SERVER_ADDRESS, asked["port"])
+        with socket.create_connection(address, PATIENCE) as connection:
+            connection.settimeout(TIMEOUT)
+            start = time.monotonic()  # of a clock that both processes share
+            connection.sendall(bytes(nbytes))
+        answer(start)
+        return
+    server = f"{SERVER_ADDRESS}:{asked['port']}"
+    run_client(echo_app(), server, client_id="netem", max_wait=PATIENCE)
+    answer(None)
+
+
+def be_peer(role: str) -> None:
+    """Answer lines of JSON on stdin, until it ends."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    for line in sys.stdin:
+        act = serve if role == "server" else connect
+        act(json.loads(line), lambda answer: print(json.dumps(answer), flush=True))
 
 
 class Peer:
-    """A process of `netem_peer.py` in a namespace."""
+    """A process in a namespace."""
 
-    def __init__(self, role: str, namespace: str, log: Path) -> None:
-        self._log = log
-        ip = shutil.which("ip") or "ip"
-        with log.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                [ip, "netns", "exec", namespace, sys.executable, "-m", PEER, role, SERVER_ADDRESS],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                cwd=ROOT,
-                # Ctrl-C comes to us alone, and we end them.
-                start_new_session=True,
-            )
+    def __init__(self, role: str, namespace: str) -> None:
+        this = [sys.executable, "-m", "benchmarks.netem", "--role", role]
+        self._process = subprocess.Popen(
+            [shutil.which("ip") or "ip", "netns", "exec", namespace, *this],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl-C is for this process, which ends that one
+        )  # fmt: skip
 
     def ask(self, **what: Any) -> None:
         """Ask for something; `answer` returns it."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `answer` will say why
-            print(json.dumps(what), file=self._process.stdin, flush=True)
+        assert self._process.stdin
+        print(json.dumps(what), file=self._process.stdin, flush=True)
 
     def answer(self) -> Any:
         """Return the next answer.
 
         Raises:
-            FedszError: the process has ended; with the last thing it said.
+            FedszError: the process has ended.
         """
-        assert self._process.stdout is not None
+        assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            said = self._log.read_text("utf-8", "replace").strip().splitlines()
-            raise FedszError(said[-1] if said else f"a process ended: {self._process.wait()}")
+            raise FedszError(f"a process ended with {self._process.wait()}")
         return json.loads(line)
 
     def end(self) -> None:
         """Make the process end."""
-        for ask in (self._process.terminate, self._process.kill):
-            ask()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(PATIENCE)
-                break
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
+        self._process.kill()
+        self._process.communicate()
 
 
-@dataclass(frozen=True)
-class Lab:
-    """Two processes with an emulated link between them.
-
-    Attributes:
-        line: the link.
-        server, client: the processes.
-        congestion: TCP's congestion control.
-    """
-
-    line: Line
-    server: Peer
-    client: Peer
-    congestion: str
-
-    def measure(self, link: Link, plan: Plan) -> Cell:
-        """Return what the exchanges that are planned take on a link.
-
-        Raises:
-            FedszError: a process failed.
-        """
-        self.line.set(link)
-        self.line.lateness()
-        model = plan.model_for(link)
-        raw = self._rounds(model, plan.raw, plan.repeats)
-        compressed = self._rounds(model, plan.compressed, plan.repeats)
-        seconds = self._socket(raw[0].up_bytes)
-        return Cell(
-            link.bandwidth, link.latency, model, raw, compressed, seconds, self.line.lateness()
-        )
-
-    def _rounds(self, model: str, settings: dict[str, str], rounds: int) -> list[Exchange]:
-        self.server.ask(do="rounds", model=model, settings=settings, rounds=rounds)
-        self.client.ask(do="rounds", port=self.server.answer())
-        exchanges = msgspec.convert(self.server.answer(), list[Exchange])
-        self.client.answer()
-        return exchanges
-
-    def _socket(self, nbytes: int) -> float:
-        self.server.ask(do="socket", bytes=nbytes)
-        self.client.ask(do="socket", port=self.server.answer(), bytes=nbytes)
-        end, start = self.server.answer(), self.client.answer()
-        return float(end - start)
+# Measuring
 
 
-@contextmanager
-def lab(line: str, congestion: str = "") -> Iterator[Lab]:
-    """Set everything up; nothing of it is left afterwards.
+def measured(links: Sequence[Link], asked: argparse.Namespace) -> Iterator[Cell]:
+    """Yield what the exchanges take on each link.
 
     Raises:
-        Refused: this machine does not let us.
+        FedszError: this machine does not let us, or a process failed.
     """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-netem-")))
         names = stack.enter_context(namespaces())
-        have = congestion_control(names, congestion)
-        emulated = make_line(names, line)
-        stack.callback(emulated.close)
-        server = Peer("server", names.server, folder / "server.log")
+        line = stack.enter_context(Line(names))
+        server, client = map(Peer, ("server", "client"), names)
         stack.callback(server.end)
-        client = Peer("client", names.client, folder / "client.log")
         stack.callback(client.end)
-        yield Lab(emulated, server, client, have)
+
+        def exchanges(model: str, settings: dict[str, str]) -> list[Exchange]:
+            server.ask(model=model, settings=settings, rounds=asked.repeats)
+            client.ask(port=server.answer())
+            found = [Exchange(*of) for of in server.answer()]
+            client.answer()
+            return found
+
+        for line.link in links:
+            # 9 MB would take a minute each way on the slowest link.
+            slow = line.link.bandwidth < (100e6 if asked.quick else 10e6)
+            model = asked.model or ("cnn" if slow else "mobilenetv2")
+            raw = exchanges(model, RAW)
+            compressed = exchanges(model, {"codec": asked.codec, "error_bound": asked.error_bound})
+            nbytes = raw[0].up_bytes
+            server.ask(nbytes=nbytes)
+            client.ask(port=server.answer(), nbytes=nbytes)
+            yield Cell(line.link, model, raw, compressed, server.answer() - client.answer())
+        print(f"latest packet {1e3 * line.late:.1f} ms late", file=sys.stderr)
 
 
-def modelled(plan: Plan) -> list[Cell]:
-    """Return the plan's cells without any link: real streams, and what making them took."""
-    exchanges = {
-        name: (_alone(name, plan.raw), _alone(name, plan.compressed))
-        for name in sorted({plan.model_for(link) for link in plan.links})
-    }
-    cells = []
-    for link in plan.links:
-        name = plan.model_for(link)
-        raw, compressed = exchanges[name]
-        cells.append(Cell(link.bandwidth, link.latency, name, [raw], [compressed], 0.0, 0.0))
-    return cells
+def median(exchanges: Sequence[Exchange], name: str) -> float:
+    """Return the median of something of each exchange."""
+    return float(statistics.median(getattr(of, name) for of in exchanges))
 
 
-def _alone(model: str, settings: dict[str, str]) -> Exchange:
-    """Pack, unpack, encode and decode as a round does, in this process."""
-    from benchmarks.netem_peer import arrays_of
-    from fedsz.core.decode import decompress
-    from fedsz.core.encode import compress_measured
+def speedups(cell: Cell) -> tuple[float, float]:
+    """Return how much faster a round is for compression, measured and by the link model."""
 
-    state = arrays_of(model)
-    up = Settings(**settings)  # type: ignore[arg-type]
-    down = up.replace(codec=up.lossless)
-    streams, taken = [], []
-    for way in (down, up):
-        start = time.perf_counter()
-        streams.append(compress_measured(state, way)[0])
-        middle = time.perf_counter()
-        decompress(streams[-1], as_numpy=True)
-        taken += [middle - start, time.perf_counter() - middle]
-    return Exchange(
-        seconds=sum(taken),
-        down_seconds=0.0,
-        up_seconds=0.0,
-        encode_seconds=taken[2],
-        decode_seconds=taken[3],
-        down_bytes=len(streams[0]),
-        up_bytes=len(streams[1]),
-        raw_bytes=sum(x.nbytes for x in state.values()),
-    )
+    def modelled(of: Exchange) -> float:
+        transfers = cell.link.seconds(of.down_bytes) + cell.link.seconds(of.up_bytes)
+        return transfers + of.seconds - of.down_seconds - of.up_seconds
+
+    raw, compressed = (statistics.median(map(modelled, x)) for x in (cell.raw, cell.compressed))
+    return median(cell.raw, "seconds") / median(cell.compressed, "seconds"), raw / compressed
 
 
-def measured(plan: Plan, *, as_machine: bool) -> None:
-    """Measure and print.
-
-    Raises:
-        FedszError: it cannot be measured here, or a process failed.
-    """
-    begun = time.monotonic()
-    cells = []
-    with lab(plan.line, plan.congestion) as here:
-        for link in plan.links:
-            cells.append(here.measure(link, plan))
-            seconds = sum(e.seconds for e in cells[-1].raw + cells[-1].compressed)
-            what = f"{formatting.bandwidth(link.bandwidth)}, {link.latency * 1e3:g} ms"
-            print(f"{what}: {seconds:.1f} s", file=sys.stderr, flush=True)
-    facts = {
-        **environment(),
-        "line": here.line.how,
-        "congestion_control": here.congestion,
-        "tcp_rmem": _sysctl("tcp_rmem"),
-        "tcp_wmem": _sysctl("tcp_wmem"),
-        "codec": plan.codec,
-        "error_bound": plan.error_bound,
-        "repeats": plan.repeats,
-        "seconds": time.monotonic() - begun,
-    }
-    if as_machine:
-        json.dump(facts | {"cells": [as_json(cell) for cell in cells]}, sys.stdout, indent=2)
-        print()
-        return
-    late = max(cell.late_seconds for cell in cells)
-    facts["line"] = f"{facts['line']}; latest packet {late * 1e3:.1f} ms late"
-    for key, value in facts.items():
-        print(f"- {key.replace('_', ' ')}: {f'{value:.0f}' if key == 'seconds' else value}")
-    print(f"\nSeconds are medians of {plan.repeats} rounds (least–greatest).\n")
-    print(ways_table(cells), rounds_table(cells), sep="\n\n")
+def shown(cells: Sequence[Cell]) -> str:
+    """Return both ways of every link, and rounds, as Markdown tables."""
+    ways, rounds = [], []
+    for cell in cells:
+        link = [formatting.bandwidth(cell.link.bandwidth), f"{cell.link.latency * 1e3:g} ms"]
+        for name, exchanges in (("raw", cell.raw), ("compressed", cell.compressed)):
+            row = [*link, name]
+            for way in ("down", "up"):
+                nbytes = median(exchanges, f"{way}_bytes")
+                seconds, modelled = median(exchanges, f"{way}_seconds"), cell.link.seconds(nbytes)
+                row += [f"{nbytes / 1e6:.2f}", f"{seconds:.3f}", f"{modelled:.3f}"]
+                row.append(f"{seconds / modelled:.2f}")
+            of_socket = cell.socket_seconds / cell.link.seconds(cell.raw[0].up_bytes)
+            ways.append([*row, f"{of_socket:.2f}" if name == "raw" else ""])
+        seconds = [f"{median(x, 'seconds'):.3f}" for x in (cell.raw, cell.compressed)]
+        coding = f"{median(cell.compressed, 'coding_seconds'):.3f}"
+        rounds.append([*link, cell.model, *seconds, coding, *(f"{x:.2f}" for x in speedups(cell))])
+    both = [f"{way} {x}" for way in ("down", "up") for x in ("MB", "s", "model s", "ratio")]
+    heads = ["bandwidth", "latency", "model", "raw s", "compressed s", "coding s", "speed-up"]
+    tables = (["bandwidth", "latency", "sent", *both, "TCP ratio"], ways)
+    return f"{table(*tables, left=3)}\n\n{table([*heads, 'by the model'], rounds, left=3)}"
 
 
-def _sysctl(name: str) -> str:
-    return " ".join(Path("/proc/sys/net/ipv4", name).read_text().split())
-
-
-def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+def main() -> int:
+    """Measure and print; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--bandwidths", default="", help=f"with commas between; {BANDWIDTHS}")
-    parser.add_argument("--latencies", default="", help=f"one way; {LATENCIES}")
-    parser.add_argument("--repeats", type=int, help="rounds of each kind on each link; 3")
-    parser.add_argument("--model", default="", help="cnn below 10 Mbps, else mobilenetv2")
+    parser.add_argument("--bandwidths", default=BANDWIDTHS)
+    parser.add_argument("--latencies", default=LATENCIES, help="one way")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds of each kind on each link")
+    parser.add_argument("--model", choices=models.MODELS, help="cnn below 10 Mbps, or mobilenetv2")
     parser.add_argument("--codec", default="uniform")
     parser.add_argument("--error-bound", default="rel:1e-2")
-    parser.add_argument("--line", choices=("auto", "netem", "relay"), default="auto",
-                        help="how to emulate the link")  # fmt: skip
-    parser.add_argument("--congestion", default="", help="TCP's, such as cubic; this machine's own")
     parser.add_argument("--quick", action="store_true", help="four links, a round each")
-    parser.add_argument("--model-only", action="store_true", help="measure nothing; needs no root")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; return the exit code."""
-    options = parsed(arguments)
+    parser.add_argument("--role", choices=("server", "client"), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.role:
+        be_peer(asked.role)
+        return 0
+    vars(asked).update(QUICK if asked.quick else {})
     try:
-        plan = Plan.of(options)
-        if not options.model_only:
-            try:
-                measured(plan, as_machine=options.json)
-                return 0
-            except Refused as err:
-                print(f"netem: cannot emulate links here: {err}; this is the model's word alone:",
-                      file=sys.stderr)  # fmt: skip
-        cells = modelled(plan)
-        if options.json:
-            json.dump({"cells": msgspec.to_builtins(cells)}, sys.stdout, indent=2)
-            print()
-        else:
-            print(modelled_table(cells))
+        links = [
+            Link(quantities.bandwidth(bandwidth), quantities.latency(latency))
+            for bandwidth in asked.bandwidths.split(",")
+            for latency in asked.latencies.split(",")
+        ]
+        cells = list(measured(links, asked))
     except FedszError as err:
         print(f"netem: {err}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0 if options.model_only else 2
+    if asked.json:
+        print(json.dumps([{**cell._asdict(), "link": vars(cell.link)} for cell in cells]))
+        return 0
+    control = sysctl("tcp_congestion_control").read_text().strip()
+    about = f"{machine('grpcio', 'flwr')}; TCP's {control}; {asked.codec} at {asked.error_bound}"
+    print(f"{about}; medians of {asked.repeats} rounds.\n\n{shown(cells)}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,15 +1,11 @@
 """Two network namespaces and a link between them that is as slow as one asks. Linux, root.
 
-A link is emulated in one of two ways:
-
-- `NetemLine`: a veth pair, with the kernel's ``netem`` on both ends;
-- `RelayLine`: a tun device in each namespace and a thread here that passes packets from one to the
-  other, each when the link would have delivered it. For kernels without ``netem``.
-
-Either way the processes at both ends talk through real sockets and the kernel's real TCP, a packet
-takes 8 bytes / bandwidth after the one before it and arrives ``latency`` later, each direction on
-its own; nothing is lost, reordered or turned away by a full queue. Bytes are those of Ethernet
-frames: headers count, once for each segment of what the kernel hands over in one piece.
+Each namespace has a tun device. A thread passes packets from one to the other, each when the link
+would have delivered it: no kernel module is needed. The processes at both ends talk through real
+sockets and the kernel's real TCP. A packet takes 8 bytes / bandwidth after the one before it and
+arrives ``latency`` later, each direction on its own. Nothing is lost, reordered or turned away by a
+full queue. Bytes are those of Ethernet frames: headers count, once for each segment of a piece that
+the kernel hands over.
 """
 
 from __future__ import annotations
@@ -29,19 +25,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Self, TypeVar
 
-from fedsz.errors import ConfigError, FedszError
+from fedsz.errors import FedszError
 from fedsz.experiments.link_model import Link
 
 T = TypeVar("T")
 
-PREFIX: Final = "fedsz"
 SERVER_ADDRESS, CLIENT_ADDRESS = "10.77.0.1", "10.77.0.2"
-DEVICE: Final = "line"
-QUEUE: Final = 1_000_000  # packets: TCP's own windows end long before that
+PREFIX, DEVICE = "fedsz", "line"
 NAMES: Final = Path("/run/netns")
 
 # From linux/if_tun.h, linux/virtio_net.h and linux/sched.h.
@@ -52,44 +45,18 @@ CLONE_NEWNET = 0x40000000
 VNET_HEADER = struct.Struct("=BBHHHH")  # flags, gso type, header length, gso size, csum start, -
 LARGEST = VNET_HEADER.size + 0xFFFF
 ETHERNET: Final = 14  # bytes before each packet on a wire
-READ_AT_ONCE: Final = 32  # packets, before it is looked again at what is due
+READ_AT_ONCE: Final = 32  # packets, before due ones are looked for again
 
 
 class Refused(FedszError):
     """This machine does not let us emulate a link; in its own words."""
 
 
-@dataclass(frozen=True)
-class Namespaces:
-    """The names of the two ends' namespaces."""
-
-    server: str
-    client: str
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((self.server, self.client))
-
-
-class Line(Protocol):
-    """A link between two namespaces."""
-
-    how: str  # a sentence for people
-
-    def set(self, link: Link) -> None:
-        """Be such a link from now on."""
-
-    def lateness(self) -> float:
-        """Return by how many seconds the latest packet since the last call was too late."""
-
-    def close(self) -> None:
-        """Take the devices away."""
-
-
 def run(*command: str) -> str:
-    """Run a system command and return what it prints.
+    """Run a system command and return its output.
 
     Raises:
-        Refused: it is absent, or fails; with what it said.
+        Refused: it is absent, or fails; with its message.
     """
     path = shutil.which(command[0])
     if path is None:
@@ -102,22 +69,21 @@ def run(*command: str) -> str:
 
 
 @contextmanager
-def namespaces() -> Iterator[Namespaces]:
-    """Have two namespaces of our own; they are gone afterwards, with all that runs in them.
+def namespaces() -> Iterator[tuple[str, str]]:
+    """Make two namespaces, and yield their names; all that runs in them is ended afterwards.
 
     Raises:
-        Refused: we are not root, or the system does not want to.
+        Refused: we are not root, or the system does not allow it.
     """
     if os.geteuid() != 0:
         raise Refused("network namespaces need root")
-    run("tc", "-V")
     sweep()
-    names = Namespaces(f"{PREFIX}-{os.getpid()}-s", f"{PREFIX}-{os.getpid()}-c")
+    names = f"{PREFIX}-{os.getpid()}-s", f"{PREFIX}-{os.getpid()}-c"
     try:
         for name in names:
             run("ip", "netns", "add", name)
             # Each connection is to learn the path by itself, not from the one before it.
-            within(name, lambda: _sysctl("tcp_no_metrics_save").write_text("1"))
+            within(name, lambda: sysctl("tcp_no_metrics_save").write_text("1"))
         yield names
     finally:
         for name in names:
@@ -125,7 +91,7 @@ def namespaces() -> Iterator[Namespaces]:
 
 
 def sweep() -> None:
-    """Remove what an earlier run left behind when it was killed."""
+    """Remove the namespaces of earlier runs that were killed."""
     for path in NAMES.glob(f"{PREFIX}-*") if NAMES.is_dir() else ():
         owner = re.fullmatch(rf"{PREFIX}-(\d+)-[sc]", path.name)
         if owner and not Path("/proc", owner[1]).exists():
@@ -133,7 +99,7 @@ def sweep() -> None:
 
 
 def remove(name: str) -> None:
-    """End what runs in a namespace, and remove it; it need not be there."""
+    """End the processes of a namespace, and remove it; it need not be there."""
     with contextlib.suppress(Refused):
         for pid in run("ip", "netns", "pids", name).split():
             with contextlib.suppress(ProcessLookupError):
@@ -142,7 +108,7 @@ def remove(name: str) -> None:
 
 
 def within(namespace: str, action: Callable[[], T]) -> T:
-    """Return what ``action`` returns inside a network namespace."""
+    """Return the result of ``action`` inside a network namespace."""
     outcome: list[T] = []
     trouble: list[OSError] = []
 
@@ -157,7 +123,7 @@ def within(namespace: str, action: Callable[[], T]) -> T:
         except OSError as err:
             trouble.append(err)
 
-    # A namespace is a thread's own: this one takes it to its end.
+    # A namespace is a thread's own, until the thread ends.
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
@@ -166,112 +132,39 @@ def within(namespace: str, action: Callable[[], T]) -> T:
     return outcome[0]
 
 
-def congestion_control(names: Namespaces, wanted: str = "") -> str:
-    """Return TCP's congestion control in the namespaces, after setting it where one is wanted.
-
-    Raises:
-        ConfigError: the kernel does not have it, or does not allow it in namespaces.
-    """
-    setting = _sysctl("tcp_congestion_control")
-    try:
-        for name in names if wanted else ():
-            within(name, lambda: setting.write_text(wanted))
-    except Refused:
-        # The kernel may have more, which only the machine's owner can allow in namespaces.
-        allowed = _sysctl("tcp_allowed_congestion_control")
-        have = ", ".join(allowed.read_text().split())
-        raise ConfigError(
-            f"no congestion control {wanted!r} in a namespace; {allowed} has {have}"
-        ) from None
-    return within(names.server, lambda: setting.read_text().strip())
+def sysctl(name: str) -> Path:
+    """Return the file of a setting of IPv4."""
+    return Path("/proc/sys/net/ipv4", name)
 
 
-def make_line(names: Namespaces, how: str) -> Line:
-    """Return a link between two namespaces: by "netem", by "relay", or "auto", the first to work.
+class Line:
+    """A link between two namespaces; as a context, it is closed afterwards.
 
-    Raises:
-        Refused: it is not to be had here.
-    """
-    if how == "relay":
-        return RelayLine(names)
-    try:
-        return NetemLine(names)
-    except Refused as err:
-        if how == "netem":
-            raise
-        line = RelayLine(names)
-        line.how += f"; not netem ({err})"
-        return line
-
-
-class NetemLine:
-    """A veth pair with ``netem`` on both ends.
-
-    Raises:
-        Refused: the kernel has no such thing.
-    """
-
-    how = "netem on a veth pair"
-
-    def __init__(self, names: Namespaces) -> None:
-        self._names = names
-        run("ip", "link", "add", DEVICE, "netns", names.server, "type", "veth",
-            "peer", "name", DEVICE, "netns", names.client)  # fmt: skip
-        try:
-            self.set(Link(1e9))
-            _bring_up(names)
-        except Refused:
-            self.close()
-            raise
-
-    def set(self, link: Link) -> None:
-        """See `Line`."""
-        for name in self._names:
-            run("tc", "-n", name, "qdisc", "replace", "dev", DEVICE, "root", "netem",
-                "rate", f"{link.bandwidth:.0f}bit", "delay", f"{link.latency * 1e6:.0f}us",
-                "limit", str(QUEUE))  # fmt: skip
-
-    def lateness(self) -> float:
-        """Return 0: the kernel does not tell."""
-        return 0.0
-
-    def close(self) -> None:
-        """See `Line`."""
-        run("ip", "-n", self._names.server, "link", "delete", DEVICE)
-
-
-class RelayLine:
-    """A tun device at each end, and a thread that passes packets on when they are due.
+    Attributes:
+        link: its bandwidth and latency from now on.
+        late: by how many seconds the latest packet was too late.
 
     Raises:
         Refused: the kernel has no tun devices.
     """
 
-    how = "a relay between two tun devices"
-
-    def __init__(self, names: Namespaces) -> None:
-        self._link = Link(1e9)
-        self._late = 0.0
+    def __init__(self, names: tuple[str, str]) -> None:
+        self.link, self.late = Link(1e9), 0.0
         server, client = (within(name, _open_tun) for name in names)
         self._ways = (_Way(server, client), _Way(client, server))
         self._wake, self._waker = os.pipe()
-        for name in names:
+        ends = (SERVER_ADDRESS, CLIENT_ADDRESS)
+        for name, own, other in zip(names, ends, reversed(ends), strict=True):
             run("ip", "-n", name, "link", "set", DEVICE, "txqueuelen", "10000")
-        _bring_up(names)
+            run("ip", "-n", name, "address", "add", own, "peer", other, "dev", DEVICE)
+            run("ip", "-n", name, "link", "set", DEVICE, "up")
         self._thread = threading.Thread(target=self._relay, name="relay", daemon=True)
         self._thread.start()
 
-    def set(self, link: Link) -> None:
-        """See `Line`."""
-        self._link = link
+    def __enter__(self) -> Self:
+        return self
 
-    def lateness(self) -> float:
-        """See `Line`."""
-        late, self._late = self._late, 0.0
-        return late
-
-    def close(self) -> None:
-        """See `Line`."""
+    def __exit__(self, *_: object) -> None:
         os.close(self._waker)
         self._thread.join()
         for descriptor in (self._wake, *(way.source for way in self._ways)):
@@ -286,20 +179,20 @@ class RelayLine:
             if self._wake in readable:
                 return
             for descriptor in readable:
-                sources[descriptor].take(self._link)
+                sources[descriptor].accept(self.link)
             for way in self._ways:
-                self._late = max(self._late, way.deliver())
+                self.late = max(self.late, way.deliver())
 
 
 class _Way:
-    """One direction of a `RelayLine`: what has been sent and has not arrived."""
+    """One direction: the packets that were sent and have not arrived."""
 
     def __init__(self, source: int, sink: int) -> None:
         self.source, self.sink = source, sink
         self.queue: deque[tuple[float, bytes]] = deque()  # of (when due, packet), in order
         self._free = 0.0  # when the last packet's last bit has left
 
-    def take(self, link: Link) -> None:
+    def accept(self, link: Link) -> None:
         """Put packets that were sent on the link."""
         for _ in range(READ_AT_ONCE):
             try:
@@ -310,7 +203,7 @@ class _Way:
             self.queue.append((self._free + link.latency, packet))
 
     def deliver(self) -> float:
-        """Hand over what is due; return by how much the latest of it is late, in seconds."""
+        """Hand over the packets that are due; return by how many seconds the latest is late."""
         late = 0.0
         now = time.monotonic()
         while self.queue and self.queue[0][0] <= now:
@@ -349,14 +242,3 @@ def _open_tun() -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _bring_up(names: Namespaces) -> None:
-    ends = (SERVER_ADDRESS, CLIENT_ADDRESS)
-    for name, own, other in zip(names, ends, reversed(ends), strict=True):
-        run("ip", "-n", name, "address", "add", own, "peer", other, "dev", DEVICE)
-        run("ip", "-n", name, "link", "set", DEVICE, "up")
-
-
-def _sysctl(name: str) -> Path:
-    return Path("/proc/sys/net/ipv4", name)

@@ -19,14 +19,15 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from safetensors.torch import save_file
+
+from benchmarks.measuring import add_missing, rows_of
 
 ROOT: Final = Path(__file__).parents[1]
 NONE, FEDSZ = "none", "fedsz"
@@ -154,17 +155,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
-    rows = pq.read_table(args.rows).to_pylist() if args.rows.exists() else []
     if args.table:
-        print(table(rows), end="")
+        print(table(rows_of(args.rows)), end="")
         return
-    done = {(row["way"], row["seed"]) for row in rows}
-    for seed in range(args.seeds):
-        for way in WAYS:
-            if (way, seed) not in done:
-                rows.append(run(way, seed, str(Path(args.data_dir).resolve())))
-                print(rows[-1], flush=True)
-                pq.write_table(pa.Table.from_pylist(rows), args.rows)
+
+    def rows(seed: int, way: str) -> list[dict[str, Any]]:
+        return [run(way, seed, str(Path(args.data_dir).resolve()))]
+
+    add_missing(args.rows, ("seed", "way"), product(range(args.seeds), WAYS), rows)
 
 
 if __name__ == "__main__":

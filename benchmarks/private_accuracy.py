@@ -14,20 +14,19 @@ import argparse
 import logging
 import random
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import fixedclipping_mod
 from flwr.serverapp import strategy as flower
 from threadpoolctl import threadpool_limits
 
+from benchmarks.measuring import add_missing, rows_of
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid
 from fedsz.report.runs import Spread
 from tests.flower_apps import NAMES, Weights, descended, digits, named, tested, weights_of
@@ -195,20 +194,15 @@ def main() -> None:
     parser.add_argument("--commit", default="", help="of fedsz, to be noted in the rows")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
-    rows = pq.read_table(given.results).to_pylist() if given.results.exists() else []
     if given.table:
-        print(table(rows), end="")
+        print(table(rows_of(given.results)), end="")
         return
     logging.disable(logging.INFO)
-    for seed in given.seeds:
-        for task in TASKS:
-            for way in WAYS:
-                if any((r["task"], r["way"], r["seed"]) == (task, way, seed) for r in rows):
-                    continue
-                made = run(task, way, seed, ROUNDS)
-                rows += [{**row, "commit": given.commit} for row in made]
-                pq.write_table(pa.Table.from_pylist(rows), given.results, compression="zstd")
-                print(seed, task, way, f"{_late(rows[-ROUNDS:]):.4f}", flush=True)
+
+    def rows(seed: int, task: str, way: str) -> list[dict[str, Any]]:
+        return [{**row, "commit": given.commit} for row in run(task, way, seed, ROUNDS)]
+
+    add_missing(given.results, ("seed", "task", "way"), product(given.seeds, TASKS, WAYS), rows)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from statistics import fmean, geometric_mean, median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
 from benchmarks import nvflare_rounds
-from benchmarks.defaults import Line, lines, task_of
 from fedsz.control.auto import Scores
+from fedsz.control.policy import AUTO
 from fedsz.control.record import RoundRecord
+from fedsz.experiments.sweep_plan import SweepConfig
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
 from fedsz.report.runs import Group, Run, Setting, Spread, named, settings_of
 from fedsz.report.source import read_source
@@ -280,6 +281,94 @@ def ratios_at_the_knee() -> list[float]:
         for label in ("weights:szx@0.01", "weights@0.01")
     )
     return [median(theirs), min(ours), max(ours)]
+
+
+TASKS: Mapping[str, SweepConfig] = SweepConfig.read(ROOT / "configs" / "portfolio.toml").tasks
+
+
+class Line(NamedTuple):
+    """What the default came to over the seeds of a task: accuracies are shares, bytes ratios."""
+
+    name: str
+    rounds: int
+    seeds: int
+    plain: float
+    points: Spread  # of the last accuracy to the plain run's, seed by seed
+    course: Spread  # the same of the mean accuracy over all rounds
+    up: float
+    down: float
+    both: float
+
+
+def lines(found: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    """What each task with both kinds of runs came to, in the order of `TASKS`."""
+    held: dict[tuple[str, int, str], list[Mapping[str, Any]]] = {}
+    for row in sorted(found, key=lambda row: row["round"]):
+        held.setdefault((task_of(row), row["seed"], row["policy"]), []).append(row)
+    for name in TASKS:
+        pairs = [
+            (plain, held[name, seed, AUTO])
+            for (task, seed, policy), plain in held.items()
+            if task == name and policy != AUTO and (name, seed, AUTO) in held
+        ]
+        if pairs:
+            yield line_of(name, pairs)
+
+
+def line_of(
+    name: str, pairs: Sequence[tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]]
+) -> Line:
+    def course(run: list[Mapping[str, Any]]) -> float:
+        return fmean(row["accuracy"] for row in run if row["round"])
+
+    def ratio(*ways: str) -> float:
+        """Bytes of the plain run over those of the other, the mean over seeds."""
+        sent = [
+            [sum(row[kind + way] for row in run for way in ways) for kind, run in sides]
+            for sides in ([("raw_", plain), ("sent_", other)] for plain, other in pairs)
+        ]
+        return fmean(raw / compressed for raw, compressed in sent)
+
+    points = Spread.of(other[-1]["accuracy"] - plain[-1]["accuracy"] for plain, other in pairs)
+    courses = Spread.of(course(other) - course(plain) for plain, other in pairs)
+    assert points
+    assert courses
+    accuracy = fmean(plain[-1]["accuracy"] for plain, _ in pairs)
+    ratios = ratio("up"), ratio("down"), ratio("up", "down")
+    return Line(name, len(pairs[0][0]) - 1, len(pairs), accuracy, points, courses, *ratios)
+
+
+def task_of(row: Mapping[str, Any]) -> str:
+    """The name that a row's task has in `TASKS`."""
+    for name, sweep in TASKS.items():
+        same = (row["task"], row["model"], row["dataset"])
+        if same == (sweep.task, sweep.models, sweep.datasets) and (
+            (row["initial"] is not None) == bool(sweep.initial)
+        ):
+            return name
+    raise ValueError(f"rows of {row['model']} on {row['dataset']}, which no task makes")
+
+
+class Cost(NamedTuple):
+    """What a way's models lack, its bits, and its points of accuracy against no loss at all."""
+
+    energy: float
+    lag: float
+    bits: float
+    points: Spread
+
+
+def noise_or_lag(task: str, way: str) -> Cost:
+    """A way of noise-or-lag.parquet, the mean over seeds."""
+    found = pq.read_table(ROOT / "docs" / "results" / "noise-or-lag.parquet").to_pylist()
+    own, exact = (
+        {row["seed"]: row for row in found if (row["task"], row["of"]) == (task, name)}
+        for name in (way, "exact")
+    )
+    points = Spread.of(row["accuracy"] - exact[seed]["accuracy"] for seed, row in own.items())
+    assert points
+    means = (fmean(row[key] for row in own.values()) for key in ("energy", "lag", "bits"))
+    return Cost(*means, points)
 
 
 @cache

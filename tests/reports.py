@@ -15,17 +15,13 @@ import pyarrow as pa
 
 from fedsz.experiments.link_model import Link
 from fedsz.experiments.results import SWEEP
-from fedsz.report.chart import Chart, Omitted, Table
-from fedsz.report.page import contents
+from fedsz.report.figures import Chart
+from fedsz.report.page import Table, contents
 from fedsz.report.runs import Run
 from fedsz.report.source import read_source, runs_of
 from tests.sweeps import Rows, course
 
-FIGURES = (
-    "accuracy-bytes", "accuracy-ratio", "accuracy-rounds", "accuracy-bound", "time-split",
-    "transfer-bound", "transfer-bandwidth", "weights", "errors",
-)  # fmt: skip
-OF_CNN = [f"cnn-digits-{name}" for name in FIGURES]
+OF_CNN = [f"cnn-digits-{name}" for name in ("accuracy-bytes", "accuracy-bound", "time", "bytes")]
 # Accuracies after two rounds, by scheme.
 ENDS = {
     "raw": 0.7, "weights:zstd": 0.7, "weights:szx@0.01": 0.69, "weights:szx@0.1": 0.6,
@@ -47,11 +43,10 @@ def trial(*ways: str, seeds: int = 2) -> Rows:
 class Report(NamedTuple):
     """What is in a report, before anything is drawn."""
 
-    title: str
     facts: list[str]
+    summaries: list[str]
     charts: dict[str, Chart]
     tables: dict[str, Table]
-    left_out: dict[str, str]  # why, by title
 
 
 def runs_in(*rows: Rows) -> list[Run]:
@@ -62,18 +57,16 @@ def runs_in(*rows: Rows) -> list[Run]:
 
 def reported(*rows: Rows, reach: float | None = None) -> Report:
     """What a report of rows holds."""
-    return report(runs_in(*rows), Path("x.parquet"), reach=reach)
+    return report(runs_in(*rows), reach=reach)
 
 
 def report_of(*sources: Path) -> Report:
     """What a report of files or folders holds."""
-    return report(read_source(*sources), *sources)
+    return report(read_source(*sources))
 
 
-def report(runs: Sequence[Run], *sources: Path, reach: float | None = None) -> Report:
-    title, facts, sections = contents(sources, runs, [Link(10e6)], None, reach)
-    items = [item for section in sections for item in section.items]
-    charts = {item.name: item for item in items if isinstance(item, Chart)}
-    tables = {item.name: item for item in items if isinstance(item, Table)}
-    omitted = {item.title: item.why for item in items if isinstance(item, Omitted)}
-    return Report(title, facts, charts, tables, omitted)
+def report(runs: Sequence[Run], reach: float | None = None) -> Report:
+    facts, sections = contents(runs, [Link(10e6)], reach)
+    charts = {chart.name: chart for section in sections for chart in section.charts}
+    tables = {table.name: table for section in sections for table in section.tables}
+    return Report(facts, [section.summary for section in sections], charts, tables)

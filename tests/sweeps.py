@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedsz.control.record import RoundRecord
-from fedsz.experiments.error_distribution import Distribution, distribution
 from fedsz.experiments.results import SWEEP, Results
 from fedsz.experiments.sweep import rows_of
 from fedsz.experiments.sweep_plan import SweepConfig
-from fedsz.experiments.sweep_worker import Finished
 
 Rows = Sequence[Mapping[str, Any]]
 
 MEGA = 10**6  # bytes up, and as many down, of all clients in a round
-
-
-@cache
-def laws() -> list[Distribution]:
-    rng = np.random.default_rng(0)
-    weights, error = rng.laplace(size=2000), rng.uniform(size=2000)
-    return [
-        distribution(weights, "weights", "fc.weight"),
-        distribution(error, "error", "fc.weight"),
-    ]
 
 
 def course(
@@ -55,8 +40,7 @@ def course(
         RoundRecord(round=i, accuracy=accuracy, loss=1.0, seconds=1.0, **trained if i else {})
         for i, accuracy in enumerate(accuracies)
     ]
-    finished = Finished(laws() if run.codec != "raw" else laws()[:1], error)
-    rows = rows_of(run, config, rounds, finished, threads=1)
+    rows = rows_of(run, config, rounds, error, threads=1)
     sent = {name: more.pop(name) for name in trained.keys() & more.keys()}
     name = f"{rows[0]['run']}{more or ''}"
     return [{**row, **more, **(sent if row.get("round") else {}), "run": name} for row in rows]

@@ -13,15 +13,12 @@ from functools import partial
 from statistics import median
 from typing import NamedTuple
 
-import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 pytest.importorskip("benchmarks")
 
-from benchmarks.defaults import TASKS
-from benchmarks.noise_or_lag import cost
 from tests import documented_rows as rows
 from tests import documented_text as texts
 from tests.conftest import ROOT
@@ -35,7 +32,6 @@ pytestmark = pytest.mark.repository
 ELSEWHERE = {"docs/format.md", "docs/protocol.md", "docs/flower.md", "docs/privacy.md"}
 PAGES = ["README.md", *(page for page in DOCS if page not in ELSEWHERE)]
 MARK = re.compile(r"Measured: .+; commit [0-9a-f]{7}; `.+`")
-NOISE_OR_LAG = ROOT / "docs" / "results" / "noise-or-lag.parquet"
 SAVINGS, PAPER, CODECS = "docs/results/savings.md", "docs/results/paper.md", "docs/codecs.md"
 MEASUREMENTS, COMPARED = "docs/reference/measurements.md", "docs/results/methods.md"
 
@@ -79,8 +75,7 @@ def in_longer_runs() -> list[float]:
 
 def noise_or_lag(row: Row) -> list[float]:
     """What models lack by a way, how late that is, its bits, and its points, on both tasks."""
-    found = pq.read_table(NOISE_OR_LAG).to_pylist()
-    costs = [cost(found, task, row.labels[0]) for task in ("gpt", "lstm")]
+    costs = [rows.noise_or_lag(task, row.labels[0]) for task in ("gpt", "lstm")]
     return [
         x
         for of in costs
@@ -95,8 +90,7 @@ def least_bits() -> list[float]:
         noise = bound**2 / 3
         return math.log2(1 + (1 + math.sqrt(1 + 4 * noise)) / 2 / noise) / 2
 
-    found = pq.read_table(NOISE_OR_LAG).to_pylist()
-    taken = [cost(found, task, "bound 1.8").bits for task in ("gpt", "lstm")]
+    taken = [rows.noise_or_lag(task, "bound 1.8").bits for task in ("gpt", "lstm")]
     bound = min((x / 100 for x in range(100, 400)), key=lambda x: abs(least(x) - 32 / 60))
     return [least(1.8), 1.8, *taken, 60, 32 / 60, bound]
 
@@ -307,5 +301,5 @@ def test_every_measured_table_is_recomputed_or_marked(page: str) -> None:
 
 
 def test_every_task_of_the_default_is_measured_over_seeds() -> None:
-    assert rows.defaults().keys() == TASKS.keys()
+    assert rows.defaults().keys() == rows.TASKS.keys()
     assert all(line.seeds >= 3 for line in rows.defaults().values())

@@ -68,6 +68,10 @@ def test_tables_of_tasks_are_sweeps_one_after_the_other(tmp_path: Path) -> None:
     assert (len(small), len(large)) == (1 * 2, 2 * 2 * 2)
     assert {(run.task, run.rounds, run.clients) for run in small} == {("tabular", 5, 6)}
     assert {(run.task, run.rounds, run.clients) for run in large} == {("images", 3, 6)}
+    named = SweepConfig.of(
+        {"ways": {"a": "raw", "b": "auto"}, "tasks": {"x": {}, "y": {"rounds": 1}}}
+    )
+    assert list(named.way_names.values()) == ["a", "b"] * 2
 
 
 @pytest.mark.parametrize(
@@ -211,6 +215,7 @@ def test_a_way_is_read_back_from_a_table() -> None:
         ({}, {"update": "delta"}, False),
         ({}, {"downlink": "std:1"}, False),
         ({}, {"policy": "auto"}, False),
+        ({}, {"deadline_factor": 2.0}, False),
         # No bound controls these.
         ({"codec": "raw", "error_bound": 1e-3}, {"codec": "raw", "error_bound": 1e-2}, True),
         ({"policy": "auto", "error_bound": 1e-3}, {"policy": "auto", "error_bound": 1e-2}, True),
@@ -279,6 +284,20 @@ SWEPT = {
 def test_options_that_a_sweep_refuses(option: str, value: object, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         SweepConfig.of({option: value})
+
+
+@pytest.mark.parametrize(
+    ("ways", "says"),
+    [
+        ({"a": {"codce": "raw"}}, r"\[ways.a\]: no option 'codce' .did you mean 'codec'"),
+        ({"a": "detla"}, r"\[ways.a\]: no scheme 'detla'"),
+        ({"a": {"rounds": 0}}, r"\[ways.a\]: rounds must lie in"),
+        ({"a": 3}, r"\[ways.a\]: a way is a scheme or a table of options, got 3"),
+    ],
+)
+def test_a_table_of_ways_that_a_sweep_refuses(ways: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        SweepConfig.of({"ways": ways})
 
 
 def test_configs_may_hold_lists(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from fedsz.formatting import digits, points
-from fedsz.report.rate_accuracy import NEARLY, USUAL_WAY, RateAccuracy, best, rate_accuracies
+from fedsz.formatting import digits
+from fedsz.report.page import title_of
+from fedsz.report.rate_accuracy import NEARLY, PUBLISHED, RateAccuracy, best, rate_accuracies
 from fedsz.report.runs import Spread, settings_of
 from fedsz.report.source import read_source
-from tests.reports import ENDS, OF_CNN, report_of, reported, runs_in, trial
+from tests.reports import OF_CNN, reported, runs_in, trial
 from tests.sweeps import MEGA, Rows, course, written
 
 # Which runs are compared
@@ -26,37 +27,44 @@ from tests.sweeps import MEGA, Rows, course, written
 def test_a_sweep_has_every_figure_and_table() -> None:
     found = reported(trial())
 
-    assert list(found.charts) == ["bytes-to-accuracy", *OF_CNN]
-    assert list(found.tables) == [
-        "ways", "ratios", "cnn-digits-accuracies", "cnn-digits-timings", "cnn-digits-fits",
-        "failures",
-    ]  # fmt: skip
-    assert found.left_out == {}
+    assert list(found.charts) == OF_CNN
+    assert list(found.tables) == ["cnn-digits-ways", "cnn-digits-times", "failures"]
     (machine,) = {row["machine"] for row in trial()}
     for chart in found.charts.values():
+        assert chart.says
         for said in ("Model cnn", "data digits, all images", "seeds 0, 1", machine):
             assert said in chart.provenance
-    for panel in found.charts["cnn-digits-accuracy-rounds"].panels:
-        assert "uniform" in panel.says
     (failure,) = found.tables["failures"].rows
     assert (failure[:2], failure[-1]) == (("cnn", "digits"), "no disk")
     assert "1 of them failed" in found.facts[0]
 
 
 def test_ratios_and_accuracies_are_those_of_the_rows() -> None:
-    found = reported(trial()).tables
+    table = reported(trial()).tables["cnn-digits-ways"]
+    rows = {row[0]: dict(zip(table.head, row, strict=True)) for row in table.rows}
 
-    assert found["ratios"].head == ("run", "scheme", "rel:0.01", "rel:0.1")
-    assert [*found["ratios"].rows] == [
-        ("cnn on digits", codec, "4.00", "4.00") for codec in ("szx", "uniform")
-    ]
-    accuracies = {row[:2]: row[2:] for row in found["cnn-digits-accuracies"].rows}
-    lost = points(ENDS["weights:szx@0.1"] - ENDS["raw"])
-    assert accuracies["szx", "rel:0.1"] == (
-        "59.00 (58.00 … 60.00)", f"{lost} ({lost} … {lost})", "2", "0.500",
-    )  # fmt: skip
-    assert next(iter(accuracies)) == ("uncompressed", "–")
-    assert accuracies["uncompressed", "–"][1:3] == ("–", "–")
+    assert next(iter(rows)) == "uncompressed"
+    assert rows["uncompressed"]["points"] == "–"
+    assert rows["weights:szx@0.1"] | {
+        "ratio up": "4.00", "ratio down": "1.00", "ratio of all": "1.60", "seeds": "2",
+        "accuracy, %": "59.00 (58.00 … 60.00)", "points": "-10.00 ± 0.00", "error / bound": "0.500",
+    } == rows["weights:szx@0.1"]  # fmt: skip
+
+
+def test_a_round_s_time_and_bytes_are_those_of_the_rows() -> None:
+    """Of two clients: 1 MB down, 250 kB up, at 10 Mbps; a second of training for both."""
+    found = reported(trial("raw", "weights@0.01", seeds=1)).charts
+
+    assert "10 Mbps, weights@0.01: 1.30 s" in found["cnn-digits-time"].says
+    assert "weights@0.01: 2.50 MB" in found["cnn-digits-bytes"].says
+
+
+def test_a_way_with_a_name_is_called_so() -> None:
+    named = [{**row, "run": "other", "way": "with noise"} for row in trial("weights@0.01", seeds=1)]
+
+    table = reported(trial("raw", "weights@0.01", seeds=1), named).tables["cnn-digits-ways"]
+
+    assert {row[0] for row in table.rows} == {"uncompressed", "weights@0.01", "with noise"}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +95,7 @@ def test_runs_under_other_conditions_are_not_mixed(
 
     assert sorted(setting.title for setting in found) == titles
     assert len({setting.name for setting in found}) == len(titles)
-    names = [name for name in reported(few, *others).charts if name.endswith("-accuracy-rounds")]
+    names = [name for name in reported(few, *others).charts if name.endswith("-accuracy-bytes")]
     assert len(names) == len(titles)
 
 
@@ -106,7 +114,7 @@ def test_several_files_are_one_report(tmp_path: Path) -> None:
     held = {"0": halves[0], "1": halves[1], "trial": trial("raw")}
     paths = [written(tmp_path / f"{name}.parquet", rows) for name, rows in held.items()]
 
-    assert report_of(*paths).title == "Sweep 0, 1, trial"
+    assert title_of(paths) == "Sweep 0, 1, trial"
     (setting,) = settings_of(read_source(*paths))
     assert len(setting.runs) == len({(str(run.way), run.seed) for run in setting.runs}) == 12
 
@@ -128,21 +136,20 @@ def test_ways_are_compared_by_bytes_up_plus_down() -> None:
 
     found = reported(*runs)
 
-    table = found.tables["ways"]
-    of = {row[1]: dict(zip(table.head, row, strict=True)) for row in table.rows}
-    assert [row[0] for row in table.rows] == ["cnn on digits", "", "", "", ""]
+    table = found.tables["cnn-digits-ways"]
+    of = {row[0]: dict(zip(table.head, row, strict=True)) for row in table.rows}
     assert set(of) == {"uncompressed", *ends} - {"raw"}
     assert next(iter(of)) == "uncompressed"
-    assert {of["uncompressed"][name] for name in table.head[2:5]} == {"1.00"}
+    assert {of["uncompressed"][name] for name in table.head[1:4]} == {"1.00"}
     delta = of["delta@0.01"]
-    assert [delta[name] for name in table.head[2:5]] == ["4.00", "3.00", digits(24 / 7)]
-    assert delta["times fewer up"] == "2.00"
-    assert of["weights:sz2@0.01"]["times fewer up"] == "1.00"
+    assert [delta[name] for name in table.head[1:4]] == ["4.00", "3.00", digits(24 / 7)]
     assert (of["delta:zstd"]["points"], of["delta:zstd"]["seeds"]) == ("+0.00 ± 0.00", "3")
     lost = [-0.01, -0.04, -0.01]
     reach = 4.302652729911275 * statistics.stdev(lost) / math.sqrt(3)
     assert of["weights@0.1"]["points"] == f"-2.00 ± {100 * reach:.2f}"
-    assert {"cnn-digits-accuracy-bytes", "cnn-digits-accuracy-ratio"} <= found.charts.keys()
+    (setting,) = settings_of(runs_in(*runs))
+    fewer = {way.name: way.fewer for way in rate_accuracies(setting)}
+    assert (fewer["weights:sz2@0.01"], fewer["delta@0.01"]) == (1.0, 2.0)
 
 
 def test_bytes_to_an_accuracy() -> None:
@@ -156,10 +163,10 @@ def test_bytes_to_an_accuracy() -> None:
     )  # fmt: skip
 
     def bytes_to(reach: float | None) -> dict[str, tuple[str, ...]]:
-        table = reported(*runs, reach=reach).tables["ways"]
+        table = reported(*runs, reach=reach).tables["cnn-digits-ways"]
         parts = (reach,) if reach else NEARLY
-        assert table.head[9:] == tuple(f"bytes to {100 * part:g} %" for part in parts)
-        return {row[1]: row[9:] for row in table.rows}
+        assert table.head[8:] == tuple(f"bytes to {100 * part:g} %" for part in parts)
+        return {row[0]: row[8:] for row in table.rows}
 
     assert bytes_to(None) == {  # 0.76 and 0.792
         "uncompressed": ("3.80 MB", "3.96 MB"),
@@ -171,26 +178,35 @@ def test_bytes_to_an_accuracy() -> None:
     (setting,) = settings_of(runs_in(*runs))
     ways = {way.name: way for way in rate_accuracies(setting)}
     course_ = np.array(ways["uncompressed"].course)
-    assert course_ == pytest.approx(np.array([(2e6, -0.25), (4e6, 0.15), (6e6, 0.0)]))
-    assert ways["weights:zstd"].course[-1] == pytest.approx((4.5e6, 0.13))
+    assert course_ == pytest.approx(np.array([(2e6, 0.4), (4e6, 0.8), (6e6, 0.65)]))
+    assert ways["weights:zstd"].course[-1] == pytest.approx((4.5e6, 0.78))
     nearly, close = ways["weights:zstd"].reached
-    assert nearly.fewer == pytest.approx((3.8 / (3 + 1.5 * (0.76 - 0.5) / 0.46), 0))
-    assert close.sent[1] == math.inf
+    assert nearly == pytest.approx((1e6 * (3 + 1.5 * (0.76 - 0.5) / 0.46), math.inf))
+    assert close[1] == math.inf
 
 
 def test_eight_ways_at_most_have_names() -> None:
     def way(name: str, total: float, mean: float) -> RateAccuracy:
-        return RateAccuracy(name, total, 1.0, total, 1.0, Spread.of([mean] * 3), (), 1.0, ())
+        return RateAccuracy(name, (), total, 1.0, total, 1.0, Spread.of([mean] * 3), (), ())
 
     front = [way(f"f{i}", 10.0 + i, -0.001 * i) for i in range(3)]
     rest = [way(f"r{i}", 2.0 + i / 10, -0.01) for i in range(20)]
     bad, plain = way("bad", 99.0, -0.3), way("uncompressed", 1.0, 0.0)
-    usual = way(str(USUAL_WAY), 1.9, -0.02)
+    usual = way(str(PUBLISHED), 1.9, -0.02)
 
     found = best([plain, usual, *rest, *front, bad], 8)
 
-    assert found == ["uncompressed", str(USUAL_WAY), "r17", "r18", "r19", "f0", "f1", "f2"]
-    assert best([plain, bad], 8) == ["uncompressed", "bad"]
+    assert [way.name for way in found] == [
+        "uncompressed",
+        str(PUBLISHED),
+        "r17",
+        "r18",
+        "r19",
+        "f0",
+        "f1",
+        "f2",
+    ]
+    assert best([plain, bad], 8) == [plain, bad]
 
 
 def test_intervals_are_those_of_student() -> None:
@@ -217,14 +233,14 @@ def test_the_fewest_bytes_are_those_of_all_bounds_at_equal_accuracy() -> None:
     close = [*way(0.01, 0.7, MEGA // 2), *way(0.1, 0.695, MEGA // 4)]
 
     def fact(*found: Rows) -> str:
-        return reported(*found).facts[-1].removeprefix("cnn on digits: ")
+        return reported(*found).summaries[0].partition(" Model cnn")[0]
 
     assert fact(plain, close, worse) == (
         "weights:szx@0.1 sends 1.60 times fewer bytes over whole runs (4.00 up, 1.00 down), the"
         " fewest of those with a mean accuracy within 0.5 points of uncompressed (2 of 3 schemes);"
         " its accuracy: -0.50 points (mean of 1 seed)."
     )
-    none = "none of 1 scheme has a mean accuracy within 0.5 points of uncompressed. weights:szx@0.3"
+    none = "None of 1 scheme has a mean accuracy within 0.5 points of uncompressed. weights:szx@0.3"
     cost = "1.82 times fewer bytes."
     assert fact(plain, worse) == (
         f"{none} comes nearest: -0.60 points, {cost} That may be chance: 1 seed cannot tell."

@@ -15,39 +15,25 @@ from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.experiments.sweep import rows_of
 from fedsz.experiments.sweep_plan import SweepConfig
-from fedsz.experiments.sweep_worker import Finished, execute
+from fedsz.experiments.sweep_worker import execute
 from fedsz.report import default_target, write_report
+from fedsz.report.page import title_of
 from fedsz.report.source import read_source
 from fedsz.training.options import RunConfig
 from tests.reports import OF_CNN, report_of, reported, runs_in, trial
 from tests.sweeps import written
 
-NO_BASELINE = "there is no uncompressed run (raw) to compare with"
-
-
 # Sweeps with holes
 
 
 def test_little_is_reported_too() -> None:
-    one = [{**row, "distributions": None} for row in trial("weights@0.1", seeds=1)]
-    found = reported(one)
+    one = reported(trial("weights@0.1", seeds=1))
+    assert list(one.charts) == [name for name in OF_CNN if not name.endswith("-bound")]
+    assert one.tables["cnn-digits-ways"].rows[0][5:7] == ("–", "–")
 
-    assert found.left_out["Weights"] == "the runs hold no distribution of weights"
-    assert "there is rel:0.1" in found.left_out["Accuracy over error bound"]
-    rounds = found.charts["cnn-digits-accuracy-rounds"]
-    assert "There is one seed, so no spread is shown." in rounds.caption
-    table = found.tables["cnn-digits-accuracies"]
-    assert "There is no uncompressed run" in table.caption
-    assert table.rows[0][3] == "–"
-
-
-def test_uncompressed_alone() -> None:
-    found = reported(trial("raw"))
-
-    drawn = ("accuracy-bytes", "accuracy-rounds", "time-split", "weights")
-    assert list(found.charts) == [f"cnn-digits-{name}" for name in drawn]
-    for title in ("Time of an update over bandwidth", "Bytes to an accuracy"):
-        assert found.left_out[title] == "no run compresses"
+    plain = reported(trial("raw"))
+    assert list(plain.charts) == list(one.charts)
+    assert plain.tables["cnn-digits-times"].rows[0][-1] == "–"
 
 
 def test_a_run_without_rounds_failed() -> None:
@@ -76,19 +62,7 @@ def test_numbers_that_are_not_there(holes: dict[str, Any]) -> None:
     for chart in found.charts.values():
         for panel in chart.panels:
             panel.draw(Figure().subplots())
-    assert "cnn-digits-accuracies" in found.tables
-
-
-def test_equal_numbers_have_no_law() -> None:
-    rows = [dict(row) for row in trial("raw", "weights@0.01", seeds=1)]
-    for row in rows:
-        flat = [{**d, "low": 0.5, "high": 0.5, "laws": []} for d in row.get("distributions") or []]
-        row["distributions"] = flat or None
-
-    why = reported(rows).left_out
-
-    assert "are equal" in why["Weights"]
-    assert "no run made an error" in why["Errors"]
+    assert "cnn-digits-ways" in found.tables
 
 
 # Runs as they are made, folders of them, and what is no source
@@ -98,14 +72,12 @@ def test_what_a_run_tells_is_read_back(tmp_path: Path) -> None:
     config = SweepConfig(ways="delta@std:1", samples=160, test_samples=100, clients=2, rounds=2)
     (run,) = config.runs
     rounds: list[RoundRecord] = []
-    laws = execute(run, "local", rounds.append)
-    rows = rows_of(run, config, rounds, Finished(laws), threads=1)
+    execute(run, "local", rounds.append)
+    rows = rows_of(run, config, rounds, "", threads=1)
 
     (back,) = read_source(written(tmp_path / "x.parquet", rows))
 
     assert str(back.way) == "delta@std:1"
-    assert [found.what for found in laws] == ["weights", "error"]
-    assert list(back.distributions) == laws
     told = ("round", "accuracy", "sent_up", "sent_down", "max_error")
     for one, other in zip(back.rounds, rounds, strict=True):
         assert [getattr(one, name) for name in told] == [getattr(other, name) for name in told]
@@ -140,22 +112,11 @@ def going(folder: Path, tmp_path: Path) -> Path:
 def test_a_run_folder_has_what_there_is(folder: Path) -> None:
     found = report_of(folder)
 
-    missing = ("accuracy-ratio", "accuracy-bound", "transfer-bound", "errors")
-    assert list(found.charts) == [name for name in OF_CNN if not name.endswith(missing)]
-    why = "it takes two bounds of a kind; there is rel:0.01"
-    steps = "a run's folder does not hold what clients sent"
-    assert found.left_out == {
-        "Bytes to an accuracy": NO_BASELINE,
-        "Errors": steps,
-        "Which law errors follow": steps,
-        "Accuracy over ratio, cnn on digits": NO_BASELINE,
-        "Accuracy over error bound": why,
-        "Time of an update over error bound": why,
-    }
-    said = found.charts["cnn-digits-accuracy-rounds"].provenance
+    assert list(found.charts) == [name for name in OF_CNN if not name.endswith("-bound")]
+    said = found.charts["cnn-digits-accuracy-bytes"].provenance
     assert "over 2 clients" in said
     assert "machine not recorded" in said
-    assert found.title == "Run first"
+    assert title_of([folder]) == "Run first"
     assert default_target(folder) == folder / "report.html"
 
 
@@ -163,18 +124,11 @@ def test_a_run_that_goes_on_has_what_there_is(folder: Path, going: Path) -> None
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     (going / "rounds.jsonl").write_text("\n".join([*lines[:2], lines[2][:40]]))
 
-    why = report_of(going).left_out["Weights"]
-
-    assert why == "there is no model.safetensors: the run has not ended"
     (run,) = read_source(going)
     assert [done.round for done in run.rounds] == [0, 1]
 
-    (going / "rounds.jsonl").write_text(lines[0])  # nobody has trained yet
-    (going / "model.safetensors").write_bytes(b"nonsense")
-    left_out = report_of(going).left_out
-    assert left_out["Where the time of a round goes"] == "no client sent an update"
-    assert left_out["Accuracy over rounds"] == "no round of training is recorded"
-    assert "cannot be read" in left_out["Weights"]
+    (going / "rounds.jsonl").write_text(lines[0])  # no client has trained yet
+    assert report_of(going).charts == {}
 
 
 def test_a_broken_run_folder(folder: Path, going: Path) -> None:
@@ -208,7 +162,6 @@ def test_what_is_no_source(tmp_path: Path, make: Any, says: str) -> None:
         ({"latency": -1.0}, "latency"),
         ({"target": "."}, "is a folder"),
         ({"target": "file/report.html"}, "cannot write"),
-        ({"scaling": "x.parquet"}, "holds table 'sweep' of version 1; this takes 'scaling'"),
     ],
 )
 def test_numbers_and_files_that_no_report_takes(
@@ -217,8 +170,6 @@ def test_numbers_and_files_that_no_report_takes(
     source = written(tmp_path / "x.parquet", [row for row in trial() if row.get("error")])
     (tmp_path / "file").write_text("")
     target = tmp_path / options.pop("target", "report.html")
-    if scaling := options.pop("scaling", ""):
-        options = {**options, "scaling": tmp_path / scaling}
 
     with pytest.raises(ConfigError, match=says):
         write_report(source, target, **options)

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.paper.options import PaperConfig
 from fedsz.cli.screen import HEADS
 from fedsz.codecs import CODECS
-from fedsz.experiments.sweep_plan import SWEPT, SweepConfig
+from fedsz.experiments.sweep_plan import SWEPT, SweepConfig, run_id
 from fedsz.training import options as panels
 from fedsz.training.options import RESULTS, SERVER, TRAVEL, WATCHING, RunConfig, options, options_of
 from tests.conftest import ROOT
@@ -71,18 +71,20 @@ def test_every_option_says_who_takes_it() -> None:
 
 def test_what_defines_a_run_is_what_can_change_its_result() -> None:
     """A sweep that forgot one would take different runs for the same."""
-    own_axes = {"task", "dataset", "model", "codec", "error_bound", "seed", "initial"}
-    own_axes |= {"update", "downlink", "decay", "policy", "tolerance"}  # by run_id, where unusual
-    own_axes |= {"clients_per_round", "fetchsgd", "server_momentum"}  # the same
-    changes_nothing = {"data_dir", "round_timeout", "min_clients", "min_replies", "deadline_factor"}
-    changes_nothing |= {"max_client_share", "max_update_norm", "allow_codecs"}  # of a sweep: off
-    changes_nothing |= {"buffer"}  # likewise
-    about = options()
-    changes_nothing |= {name for name, o in about.items() if o.panel == panels.PRIVACY}  # likewise
-    for name, option in about.items():
-        elsewhere = option.panel in (TRAVEL, RESULTS, WATCHING)
-        matters = not elsewhere and name not in changes_nothing
-        assert matters == (option.defines_run or name in own_axes), name
+    run = SweepConfig(codecs="uniform", error_bounds="1e-2").runs[0]
+    changes_nothing = {"data_dir", "min_clients", "tolerance"}  # the last for a fixed policy
+    texts = {
+        "dataset": "cifar10", "model": "alexnet", "initial": str(ROOT / "README.md"),
+        "policy": "auto", "update": "delta", "error_bound": "abs:1", "codec": "szx",
+        "lossless": "zstd", "rule": "shape", "downlink": "std:1", "decay": 0.5,
+    }  # fmt: skip
+    for name, option in options().items():
+        if option.panel not in (TRAVEL, RESULTS, WATCHING):
+            value, other = getattr(run, name), object.__new__(RunConfig)
+            value = texts.get(name, f"{value}x" if isinstance(value, str) else value + 1)
+            vars(other).update({**vars(run), name: value})
+            same = run_id(other, "grpc") == run_id(run, "grpc")
+            assert same == (name in changes_nothing), name
 
 
 def test_the_picture_of_a_run_shows_what_a_run_prints_today() -> None:

@@ -113,7 +113,7 @@ def test_files_from_before_a_column_was_there(tmp_path: Path) -> None:
             results.add([row(downlink="std:1")])
         assert read(path).column("downlink").to_pylist() == [None, "std:1"]
     pq.write_table(whole.drop_columns(["seed"]), path)
-    with pytest.raises(ConfigError, match="of version 1, but with other columns"):
+    with pytest.raises(ConfigError, match="of version 1, but lacks columns"):
         read(path, SWEEP)
 
 

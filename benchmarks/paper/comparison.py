@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
-import numpy as np
 
 from fedsz.errors import ConfigError
-from fedsz.report.chart import Chart, Panel
-from fedsz.report.runs import Spread
-from fedsz.report.series import Axis, lines_panel
-from fedsz.report.style import LIGHT, files, line_styles
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Curve = Mapping[float, float]  # x -> y
-Key = TypeVar("Key", str, float)
+from fedsz.report.figures import Chart, Panel, drawn
 
 FAR: Final = 0.2  # of the printed number; a difference above it wants a reason
 
@@ -86,7 +74,7 @@ def write(comparison: Comparison, folder: Path) -> list[str]:
     """
     name, provenance = comparison.name.replace(" ", ""), " ".join(comparison.made_from)
     chart = Chart(name, comparison.title, "", provenance, tuple(comparison.panels))
-    written = {folder / f"{name}.{suffix}": data for suffix, data in files(chart).items()}
+    written = {folder / f"{name}.{suffix}": data for suffix, data in drawn(chart).items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, data in written.items():
@@ -94,50 +82,3 @@ def write(comparison: Comparison, folder: Path) -> list[str]:
     except OSError as err:
         raise ConfigError(f"cannot write to {folder}: {err.strerror}") from err
     return list(map(str, written))
-
-
-def curves(
-    title: str,
-    lines: Mapping[str, Curve],  # by label
-    *,
-    x: str,  # what the horizontal axis is
-    y: str,
-    log: str = "",  # which axes are logarithmic: "", "x", "y" or "xy"
-    marks: Mapping[str, float] = MappingProxyType({}),  # label -> x of a vertical line
-    levels: Mapping[str, float] = MappingProxyType({}),  # label -> y of a horizontal line
-) -> Panel:
-    """Return a panel of lines."""
-
-    def marked(ax: Axes) -> None:
-        for label, place in marks.items():
-            ax.axvline(place, color=LIGHT["soft"], linewidth=0.8)
-            ax.annotate(
-                label, (place, 1), (-8, -3), xycoords=("data", "axes fraction"),
-                textcoords="offset points", va="top", fontsize=7, rotation=90,
-            )  # fmt: skip
-
-    series = {label: _spreads(line) for label, line in lines.items()}
-    axes = Axis(x, log="x" in log), Axis(y, log="y" in log)
-    styles = line_styles([*lines, *levels])
-    return lines_panel(title, series, styles, *axes, _spreads(levels), more=marked)
-
-
-def _spreads(values: Mapping[Key, float]) -> dict[Key, Spread]:
-    return {key: alone for key, value in values.items() if (alone := Spread.of([value]))}
-
-
-def stacked_bars(title: str, bars: Mapping[str, Mapping[str, float]], *, y: str) -> Panel:
-    """Return a panel of stacked bars, their parts' heights by the label of a bar."""
-    parts = list(dict.fromkeys(part for bar in bars.values() for part in bar))
-    styles = line_styles(parts)
-
-    def draw(ax: Axes) -> None:
-        base = np.zeros(len(bars))
-        for part in parts:
-            heights = np.array([bar.get(part, 0.0) for bar in bars.values()])
-            ax.bar(list(bars), heights, bottom=base, label=part, color=styles[part].colour)
-            base += heights
-        ax.set_ylabel(y)
-        ax.tick_params(axis="x", labelrotation=20, labelsize=8)
-
-    return Panel(title, draw, says="")

@@ -9,16 +9,16 @@ from typing import Final
 import numpy as np
 
 from benchmarks.paper import published
-from benchmarks.paper.comparison import Comparison, Curve, Line, curves
+from benchmarks.paper.comparison import Comparison, Line
+from benchmarks.paper.drawing import Curve, curves, histogram
+from benchmarks.paper.error_distribution import Distribution, distribution
 from benchmarks.paper.measurements import CODECS, OURS, Measurements
 from benchmarks.paper.published import RECOMMENDED_BOUND
 from fedsz import codecs
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.control.transfer_time import UpdateCost, worth_below
-from fedsz.experiments.error_distribution import Distribution, distribution
 from fedsz.formatting import bandwidth as rate
-from fedsz.report.distributions import histogram_panel
 from fedsz.report.runs import UNCOMPRESSED
 
 SLICE: Final = 500  # weights of Figure 2
@@ -48,7 +48,7 @@ def figure_3(measurements: Measurements) -> Comparison:
         weights = list(measurements.lossy(trained).values())
         joined = np.concatenate([x.reshape(-1) for x in weights])
         found = distribution(joined, "weights", "all lossy tensors")
-        panels.append(histogram_panel(trained.model, found, "weight", log=True))
+        panels.append(histogram(trained.model, found, "weight", log=True))
         matrices = max(float(np.abs(x).max()) for x in weights if x.ndim > 1)
         lines += [
             *_fits(of, found),
@@ -75,7 +75,7 @@ def figure_10(measurements: Measurements) -> Comparison:
         if error.best:
             best.append(f"{spec} {bound:g}: {error.best}")
         if spec == "sz2":
-            panels.append(histogram_panel(f"sz2, {bound:g}", error, "decoded - original"))
+            panels.append(histogram(f"sz2, {bound:g}", error, "decoded - original"))
     notes = [f"Best of Laplace, uniform and normal: {'; '.join(best)}."]
     title, headings = f"Errors of {name}", ("model", "codec", "bound")
     made_from = [trained.provenance, f"tensor {name}, {x.size} weights"]

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from benchmarks.paper import published
-from benchmarks.paper.comparison import Comparison, Curve, Line, curves, stacked_bars
+from benchmarks.paper.comparison import Comparison, Line
+from benchmarks.paper.drawing import Curve, curves, stacked_bars
 from benchmarks.paper.measurements import CODECS, OURS, Measurements
 from benchmarks.paper.published import RECOMMENDED_BOUND
 from fedsz.bounds import ErrorBound

@@ -7,13 +7,12 @@ from typing import Final
 
 from benchmarks.paper import published, scaling
 from benchmarks.paper.comparison import Comparison, Line
+from benchmarks.paper.drawing import scaling_panels
 from benchmarks.paper.measurements import Measurements, Row
 from benchmarks.paper.published import RECOMMENDED_BOUND
 from fedsz import formatting
 from fedsz.errors import FedszError
 from fedsz.experiments.results import SCALING, Results
-from fedsz.report.chart import Chart
-from fedsz.report.times import scaling_figure
 from fedsz.system import cores
 
 WEAK: Final = (1, 2, 4, 8, 16)  # clients
@@ -53,7 +52,6 @@ def figure_9(measurements: Measurements) -> Comparison:
         raise FedszError(f"cannot write {path}: {err.strerror}") from err
     with Results(path, SCALING) as results:
         results.add(rows)
-    chart = scaling_figure(rows)
     costs = scaling.costs(points)
     return Comparison(
         title=f"Scaling, {model}, {dataset}",
@@ -75,7 +73,7 @@ def figure_9(measurements: Measurements) -> Comparison:
             f" {STRONG} clients on up to {workers} workers. More clients than workers take turns.",
         ],
         files=[str(path)],
-        panels=list(chart.panels) if isinstance(chart, Chart) else [],
+        panels=scaling_panels(rows),
     )
 
 

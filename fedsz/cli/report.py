@@ -31,13 +31,12 @@ HANDED_OVER: Final = {
 @click.option(
     "--bandwidth",
     multiple=True,
-    help="Bandwidth that times are calculated for, such as 10mbps; may be repeated, and figures of "
-    "one link take the first. Default: 10mbps.",
+    help="Bandwidth that times are calculated for, such as 10mbps; may be repeated: tables take "
+    "the first. Default: 10mbps.",
 )
 @click.option(
     "--latency", default="0s", help="One-way latency of these links, such as 50ms. Default: 0s."
 )
-@click.option("--scaling", type=PATH, help="File of fedsz paper --figure 9, to add to the report.")
 @click.option(
     "--reach",
     type=float,
@@ -52,7 +51,6 @@ def report(
     figures: Path | None,
     bandwidth: tuple[str, ...],
     latency: str,
-    scaling: Path | None,
     reach: float | None,
     force: bool,
 ) -> None:
@@ -79,7 +77,6 @@ def report(
             bandwidths=bandwidths,
             latency=quantities.latency(latency),
             figures=figures,
-            scaling=scaling,
             reach=reach,
         )
     click.echo(target)

@@ -42,8 +42,9 @@ def sweep(
 
     A scheme is a codec with a bound, or an item of --ways.
 
-    Rows are added to one Parquet file run by run. To continue a sweep that was stopped, give the
-    same command again. The exit code is 1 if runs failed.
+    A file of JSON is kept of each run that is over; they are joined to one Parquet file when the
+    sweep ends. To continue a sweep that was stopped, give the same command again. The exit code is
+    1 if a run failed.
     """
     from rich.console import Console
 
@@ -56,7 +57,7 @@ def sweep(
     if dry_run:
         _print_plan(config, json=json)
         return
-    console, failed = Console(stderr=True), 0
+    console = Console(stderr=True)
     with Results(Path(config.results), SWEEP) as results:
         sweep = Sweep(config, results)
         if retry:
@@ -67,22 +68,23 @@ def sweep(
             with StatusLine(console, "timing a few steps, to say how long it takes"):
                 times = [seconds(run) for run in sweep.pending]
             say(total_time(times, config.jobs), console=console)
+        for why, runs in sweep.missing.items():
+            say(f"{why}; without it, {count(runs, 'run')} will fail", console=console)
         progress = SweepProgress(sweep)
         with StatusLine(console, "starting") as status, closing(sweep.run()) as steps:
             for step in steps:
                 if step.over:
                     status.say(progress.line(step))
-                    failed += bool(step.error)
                     if json:
                         columns = _columns(step.run)
                         print_json({**columns, "error": step.error, "seconds": step.seconds})
                 elif step.round:
                     done = f"round {step.round.round} of {step.run.rounds}"
-                    status.update(f"{_named(step.run)}: {done}")
+                    status.update(f"{progress.name(step.run)}: {done}")
         if not json:
             print_summary(sweep)
-    if failed:
-        say(f"{count(failed, 'run')} failed; --retry runs them again", console=console)
+    if sweep.failed:
+        say(f"{count(sweep.failed, 'run')} failed; --retry runs them again", console=console)
         context.exit(1)
 
 
@@ -91,6 +93,7 @@ class SweepProgress:
 
     def __init__(self, sweep: Sweep) -> None:
         self._jobs, self._pending = sweep.config.jobs, list(sweep.pending)
+        self._ways = sweep.config.way_names
         self._took: dict[tuple[str, str], list[float]] = {}  # seconds, by model and data set
         self._done, self._total = sweep.done, sweep.done + len(sweep.pending)  # runs
 
@@ -100,7 +103,14 @@ class SweepProgress:
         self._pending.remove(step.run)
         self._done += 1
         rest = f"; about {duration(self._time_left())} left" if self._pending else ""
-        return f"{self._done} of {self._total}: {_line(step)}{rest}"
+        return f"{self._done} of {self._total}: {self.name(step.run)}: {_line(step)}{rest}"
+
+    def name(self, run: RunConfig) -> str:
+        """Return what a run is called: its model, data, way and seed."""
+        from fedsz.experiments.scheme import Scheme, partition_name
+
+        data = _data(run.dataset, partition_name(run.partitioner, run.alpha))
+        return f"{run.model} {data} {self._ways.get(run) or Scheme.of_run(run)} seed {run.seed}"
 
     def _time_left(self) -> float:
         everything = [seconds for some in self._took.values() for seconds in some]
@@ -158,7 +168,7 @@ def print_summary(sweep: Sweep) -> None:
     for run in runs:
         of = run.conditions
         data = _data(of["dataset"], of["partition"])
-        groups[f"{of['model']} {data}", str(run.way)].append(run)
+        groups[f"{of['model']} {data}", run.name or str(run.way)].append(run)
     # A regression, or a language model, may have no accuracy.
     measured = any(math.isfinite(run.accuracy) for run in runs if not run.error)
     judge = "accuracy" if measured else "loss"
@@ -194,19 +204,12 @@ def _ratios(rounds: Sequence[RoundRecord]) -> tuple[float, float]:
 
 def _line(step: Step) -> str:
     if step.error:
-        return f"{_named(step.run)}: failed: {step.error}"
+        return f"failed: {step.error}"
     assert step.round is not None
     good = outcome(step.round.accuracy, step.round.loss)
     up, both = _ratios(step.rounds)
     smaller = (f" {up:.1f}x smaller up," if up else "") + (f" {both:.1f}x both ways," * bool(both))
-    return f"{_named(step.run)}: {good},{smaller} {duration(step.seconds)}"
-
-
-def _named(run: RunConfig) -> str:
-    from fedsz.experiments.scheme import Scheme, partition_name
-
-    data = _data(run.dataset, partition_name(run.partitioner, run.alpha))
-    return f"{run.model} {data} {Scheme.of_run(run)} seed {run.seed}"
+    return f"{good},{smaller} {duration(step.seconds)}"
 
 
 def _data(dataset: str, partition: str) -> str:

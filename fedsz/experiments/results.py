@@ -54,11 +54,6 @@ ENVIRONMENT: Final = (
     (COUNT, "cores"),
     (pa.timestamp("ms", tz="UTC"), "time"),
 )
-LAW: Final = pa.struct(_columns((TEXT, "name"), (REAL, "location scale ks")))
-DISTRIBUTION: Final = pa.struct(_columns(
-    (TEXT, "what tensor"), (BIG, "numbers"), (REAL, "low high"), (pa.list_(BIG), "counts"),
-    (pa.list_(LAW), "laws"),
-))  # fmt: skip
 
 
 def _option_schema() -> dict[str, pa.DataType]:
@@ -78,18 +73,19 @@ SWEEP: Final = Table(
     RECORD_VERSION,
     {
         **_columns(
-            (TEXT, "run initial codec_settings error_bound bound_kind"),
+            (TEXT, "run way more_options initial codec_settings error_bound bound_kind"),
             (REAL, "bound_value tolerance"), (TEXT, "grid dataset_digest"), (COUNT, "threads"),
         ),
         **OPTION_COLUMNS,
         **dict(zip(SERVER, (TEXT, REAL), strict=True)),
         **{number.name: {int: BIG, float: REAL}[number.kind] for number in NUMBERS.values()},
-        **_columns((pa.list_(DISTRIBUTION), "distributions"), (TEXT, "error"), *ENVIRONMENT),
+        **_columns((TEXT, "error"), *ENVIRONMENT),
     },
     added=(
-        "task", "downlink", "policy", "tolerance", "decay", "wire_up", "wire_down",
-        "tensors", "lossy", "energy_fraction", "residual_ratio", "raw_other", "sent_other",
-        "clients_per_round", "epsilon", "delta", "clipping_norm", *SERVER,
+        *("way", "more_options", "task", "downlink", "policy", "tolerance", "decay"),
+        *("wire_up", "wire_down", "tensors", "lossy", "energy_fraction", "residual_ratio"),
+        *("raw_other", "sent_other", "clients_per_round", "epsilon", "delta", "clipping_norm"),
+        *SERVER,
     ),
 )  # fmt: skip
 
@@ -179,7 +175,7 @@ class Results(contextlib.AbstractContextManager["Results"]):
 def read(path: Path, *tables: Table) -> pa.Table:
     """Return the rows of a result file, one of ``tables`` (by default any of `TABLES`).
 
-    Columns that are younger than the file are null.
+    Columns that are younger than the file are null, and columns that are no more are left out.
 
     Raises:
         ConfigError: it cannot be read, is no Parquet file, or holds another table or version.
@@ -197,19 +193,19 @@ def read(path: Path, *tables: Table) -> pa.Table:
     marks = rows.schema.metadata or {}
     name, version = (marks.get(mark, b"").decode("utf-8", "replace") for mark in (TABLE, VERSION))
     for table in wanted:
-        known, needed = set(table.columns), set(table.columns) - set(table.added)
+        needed = set(table.columns) - set(table.added)
         same = (name, version) == (table.name, str(table.version))
-        if same and needed <= have <= known:
+        if same and needed <= have:
             return _completed(rows, table)
     holds = f"table {name!r} of version {version}" if name else "no result table of fedsz"
     if any((t.name, str(t.version)) == (name, version) for t in wanted):
-        holds += ", but with other columns"
+        holds += ", but lacks columns"
     want = " or ".join(f"{t.name!r} of version {t.version}" for t in wanted)
     raise ConfigError(f"{path} holds {holds}; this takes {want}")
 
 
 def _completed(rows: pa.Table, table: Table) -> pa.Table:
-    """Return rows of an older file with the columns of today, those it lacks null."""
+    """Return rows of an older file with the table's columns, those it lacks null."""
     columns = [
         rows.column(name).cast(kind) if name in rows.column_names else pa.nulls(rows.num_rows, kind)
         for name, kind in table.columns.items()

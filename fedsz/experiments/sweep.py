@@ -1,13 +1,19 @@
-"""Running a plan: jobs side by side, each row kept as soon as it is there, resumed where it was."""
+"""Running a plan: a process for each run, a file of JSON for each that is over, then one table.
+
+A run that is over is a file in the folder ``NAME.runs`` beside the sweep's Parquet file, which
+the files are joined to when the sweep begins and when it ends, also in an error.
+"""
 
 from __future__ import annotations
 
+import datetime
 import queue
 import tempfile
 import threading
-from collections import defaultdict, deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections import defaultdict
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,18 +21,24 @@ from typing import Any, Final
 import msgspec
 import pyarrow.compute as pc
 
+from fedsz import codecs
 from fedsz.child_process import Child
 from fedsz.control.policy import FIXED
 from fedsz.control.record import RoundRecord
 from fedsz.control.round_numbers import numbers
 from fedsz.errors import FedszError
-from fedsz.experiments.environment import dataset_digest, file_digest, stamp, threads
+from fedsz.experiments.environment import dataset_digest, file_digest, stamp
+from fedsz.experiments.environment import threads as cores_to_use
 from fedsz.experiments.results import OPTION_COLUMNS, Results
 from fedsz.experiments.scheme import Scheme
-from fedsz.experiments.sweep_plan import SweepConfig, run_id, settings_of
-from fedsz.experiments.sweep_worker import Finished
+from fedsz.experiments.sweep_plan import SweepConfig, run_id, settings_of, unusual
 from fedsz.training.options import RunConfig
 from fedsz.training.task import load_task
+from fedsz.whole_files import write_whole
+
+WORKER: Final = "fedsz.experiments.sweep_worker"
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,7 @@ class Step:
     run: RunConfig
     rounds: Sequence[RoundRecord]  # that are done, from 0
     error: str = ""  # why the run gave no result
-    over: bool = False  # and the run's rows are in the file
+    over: bool = False  # and the run's rows are on disk
 
     @property
     def round(self) -> RoundRecord | None:
@@ -57,8 +69,10 @@ class Sweep:
     results: Results  # open
     pending: list[RunConfig] = field(init=False)  # the runs that the file does not hold yet
     done: int = field(init=False)  # how many it does hold, of this plan
+    failed: int = field(init=False, default=0)  # how many have failed since
 
     def __post_init__(self) -> None:
+        self._join()
         held = set(self.results.rows.column("run").to_pylist())
         runs = self.config.runs
         self.pending = [run for run in runs if run_id(run, self.config.grid) not in held]
@@ -68,6 +82,15 @@ class Sweep:
         """Take runs that failed out of the file, so that they run again."""
         self.results.keep(pc.is_null(self.results.rows.column("error")))
         self.__post_init__()
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Why codecs cannot be had here, and how many of the pending runs ask for each."""
+        counts: dict[str, int] = defaultdict(int)
+        for run in self.pending:
+            if why := _missing(run):
+                counts[why] += 1
+        return counts
 
     def run(self) -> Generator[Step, None, None]:
         """Make the runs that are to do, and tell of what happens.
@@ -79,39 +102,76 @@ class Sweep:
             FedszError: rows cannot be written.
         """
         jobs = max(min(self.config.jobs, len(self.pending)), 1)
-        each = max(1, threads() // jobs)
-        # Each run goes to one thread, and each thread ends by a None of its own.
-        waiting: deque[RunConfig | None] = deque([*self.pending, *jobs * [None]])
-        told: queue.SimpleQueue[tuple[RunConfig, RoundRecord | Finished]] = queue.SimpleQueue()
+        each = max(1, cores_to_use() // jobs)
+        outbox: queue.SimpleQueue[tuple[RunConfig, RoundRecord | str]] = queue.SimpleQueue()
+        children, stopping = dict[RunConfig, Child](), threading.Event()
+        rounds: dict[RunConfig, list[RoundRecord]] = defaultdict(list)
+        with (
+            tempfile.TemporaryDirectory(prefix="fedsz-") as folder,
+            ThreadPoolExecutor(jobs) as pool,
+        ):
 
-        def work(worker: _Worker) -> None:
-            for run in iter(waiting.popleft, None):
+            def work(number: int, run: RunConfig) -> None:
+                log = Path(folder, f"{number}.log")
                 try:
-                    for news in worker.run(run):
-                        told.put((run, news))
+                    if error := _missing(run):
+                        outbox.put((run, error))
+                        return
+                    with Child(WORKER, log=log, threads=each) as child:
+                        children[run] = child
+                        if stopping.is_set():
+                            return
+                        child.tell((run.as_dict(), self.config.grid))
+                        outbox.put((run, _listen(run, child, outbox)))
                 except Exception as err:  # such as no memory for a process
-                    told.put((run, Finished(error=f"{type(err).__name__}: {err}")))
+                    outbox.put((run, f"{type(err).__name__}: {err}"))
 
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsz-")))
-            for i in range(jobs):
-                worker = _Worker(folder / f"{i}.log", each, self.config.grid)
-                thread = threading.Thread(target=work, args=(worker,), daemon=True)
-                thread.start()
-                stack.callback(thread.join)  # once its worker is closed, which starts nothing more
-                stack.enter_context(closing(worker))
-            rounds: dict[RunConfig, list[RoundRecord]] = defaultdict(list)
-            left = len(self.pending)
-            while left:
-                run, news = told.get()
-                if isinstance(news, RoundRecord):
-                    rounds[run].append(news)
-                    yield Step(run, rounds[run])
-                    continue
-                left -= 1
-                made = rounds.pop(run, [])
-                self.results.add(rows_of(run, self.config, made, news, each))
-                yield Step(run, made, news.error, over=True)
+            try:
+                for number, run in enumerate(self.pending):
+                    pool.submit(work, number, run)
+                left = len(self.pending)
+                while left:
+                    run, news = outbox.get()
+                    if isinstance(news, RoundRecord):
+                        rounds[run].append(news)
+                        yield Step(run, rounds[run])
+                        continue
+                    left -= 1
+                    made = rounds.pop(run, [])
+                    self.failed += bool(news)
+                    self._write(run, rows_of(run, self.config, made, news, each))
+                    yield Step(run, made, news, over=True)
+            finally:
+                stopping.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in list(children.values()):
+                    child.end()
+                self._join()
+
+    @property
+    def _folder(self) -> Path:
+        return self.results.path.with_suffix(".runs")
+
+    def _write(self, run: RunConfig, rows: Sequence[Row]) -> None:
+        encoded = msgspec.json.encode(rows)
+        write_whole(self._folder / f"{run_id(run, self.config.grid)}.json", encoded)
+
+    def _join(self) -> None:
+        """Add finished runs to the table; if that fails, their files stay."""
+        files = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+        held = set(self.results.rows.column("run").to_pylist())
+        rows = [
+            {**row, "time": datetime.datetime.fromisoformat(row["time"])}
+            for file in files
+            if file.stem not in held
+            for row in msgspec.json.decode(file.read_bytes(), type=list[Row])
+        ]
+        if rows:
+            self.results.add(rows)
+        for file in files:
+            file.unlink()
+        with suppress(OSError):  # it is not there
+            self._folder.rmdir()
 
 
 def check(config: SweepConfig) -> None:
@@ -121,56 +181,33 @@ def check(config: SweepConfig) -> None:
         ConfigError: there is no such task, model, data set, partitioner or device.
         TaskError: a task of somebody's own cannot be made.
     """
-    seen: set[tuple[str, ...]] = set()
-    for run in config.runs:
-        named = run.task, run.model, run.dataset, run.partitioner, run.device
-        if named not in seen:
-            load_task(run)
-            seen.add(named)
+    named = {(run.task, run.model, run.dataset, run.partitioner, run.device): run
+             for run in reversed(config.runs)}  # fmt: skip
+    for run in reversed(named.values()):
+        load_task(run)
 
 
-class _Worker:
-    """A process for one run after another, started anew when one takes it down."""
-
-    def __init__(self, log: Path, threads: int, grid: str) -> None:
-        self._log, self._threads, self._grid = log, threads, grid
-        self._process: Child | None = None
-        self._closed = False
-        self._lock = threading.Lock()
-
-    def run(self, run: RunConfig) -> Iterator[RoundRecord | Finished]:
-        """Make a run; the last that comes is its `Finished`."""
-        with self._lock:
-            if self._closed:
-                raise FedszError("the sweep is over")
-            if self._process is None or not self._process.is_running:
-                self._log.unlink(missing_ok=True)  # last words are those of this process
-                module = "fedsz.experiments.sweep_worker"
-                self._process = Child(module, log=self._log, threads=self._threads)
-            process = self._process
-        process.tell((run.as_dict(), self._grid))
-        for line in process.lines():
-            told: RoundRecord | Finished = _DECODER.decode(line)
-            yield told
-            if isinstance(told, Finished):
-                return
-        words = process.last_words() or "it left no word"
-        yield Finished(error=f"the process ended with {process.wait()}: {words}")
-
-    def close(self) -> None:
-        """End the process, in the middle of a run too."""
-        with self._lock:
-            self._closed = True
-            if self._process:
-                self._process.end()
+def _missing(run: RunConfig) -> str:
+    """Say why a run's codec cannot be had here; "" if it can."""
+    return codecs.parse(run.codec).missing() or ""
 
 
-_DECODER: Final = msgspec.json.Decoder(RoundRecord | Finished)
+def _listen(
+    run: RunConfig, child: Child, outbox: queue.SimpleQueue[tuple[RunConfig, RoundRecord | str]]
+) -> str:
+    """Pass on a run's rounds, and return its error; "" if there is none."""
+    for line in child.lines():
+        news: RoundRecord | str = msgspec.json.decode(line, type=RoundRecord | str)
+        if isinstance(news, str):
+            return news
+        outbox.put((run, news))
+    words = child.last_words() or "it left no word"
+    return f"the process ended with {child.wait()}: {words}"
 
 
 def rows_of(
-    run: RunConfig, sweep: SweepConfig, rounds: list[RoundRecord], finished: Finished, threads: int
-) -> list[Mapping[str, Any]]:
+    run: RunConfig, sweep: SweepConfig, rounds: Sequence[RoundRecord], error: str, threads: int
+) -> list[Row]:
     """Return the rows of a run, one for each of its rounds, or one with its error.
 
     ``threads`` is how many processors each of its processes might use.
@@ -179,11 +216,14 @@ def rows_of(
     if run.task == RunConfig.task:
         with suppress(FedszError):
             digest = dataset_digest(run.dataset, run.data_dir)
-    same = {
+    more = {name: x for name, x in unusual(run).items() if name not in OPTION_COLUMNS}
+    same: Mapping[str, Any] = {
         **{name: getattr(run, name) for name in OPTION_COLUMNS},
         **stamp(),
         "initial": file_digest(run.initial) if run.initial else None,
         "run": run_id(run, sweep.grid),
+        "way": sweep.way_names.get(run),
+        "more_options": msgspec.json.encode(more).decode() if more else None,
         "codec_settings": settings_of(run.codec),
         "error_bound": f"{bound.kind}:{bound.value:g}" if bound else None,
         "bound_kind": bound.kind if bound else None,
@@ -193,8 +233,6 @@ def rows_of(
         "threads": threads,
         "dataset_digest": digest,
     }
-    if finished.error:
-        return [{**same, "error": finished.error}]
-    rows = [{**same, **numbers(row)} for row in rounds]
-    rows[-1]["distributions"] = msgspec.to_builtins(finished.distributions)
-    return list(rows)
+    if error:
+        return [{**same, "error": error}]
+    return [{**same, **numbers(row)} for row in rounds]

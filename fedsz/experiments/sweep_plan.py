@@ -23,13 +23,24 @@ from fedsz.core.settings import EXACT, WEIGHTS, Settings
 from fedsz.errors import ConfigError
 from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse
-from fedsz.training.options import COMPRESSION, SWEEP, RunConfig, Use, options
+from fedsz.training.options import (
+    COMPRESSION,
+    RESULTS,
+    SWEEP,
+    TRAVEL,
+    WATCHING,
+    RunConfig,
+    Use,
+    options,
+)
 
 # A sweep has many of each.
 PLURAL: Final = {name: f"{name}s" for name in ("model", "dataset", "codec", "error_bound")}
 LISTS: Final = (*PLURAL.values(), "ways", "partitions")
 GRIDS: Final = ("local", "grpc")
 ID_LENGTH: Final = 12
+# Options without which a run has the same result, or that `run_id` treats apart.
+SAME_RESULT: Final = ("data_dir", "min_clients", "initial", "error_bound", "policy", "tolerance")
 
 SWEPT: Final = "What is swept"
 
@@ -42,10 +53,12 @@ class SweepConfig(RunConfig):
     """Many training runs. TOML files and flags have these names and those of `RunConfig`.
 
     A file may have tables ``[tasks.NAME]``. It is then a sweep for each: with the table's options,
-    and the file's and the flags' for those that the table has not.
+    and the file's and the flags' for those that the table has not. Its ``ways`` may be a table too:
+    by a name, a scheme or a table of any options of a run.
 
     Attributes:
         tasks: the sweeps of the tables, by their names.
+        named_ways: a scheme or options of runs, by the names of the table ``ways``.
 
     Raises:
         ConfigError: a value is out of range or does not exist.
@@ -81,6 +94,7 @@ class SweepConfig(RunConfig):
     )
     # fmt: on
     tasks: Mapping[str, SweepConfig] = dataclasses.field(default_factory=dict)
+    named_ways: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,6 +109,9 @@ class SweepConfig(RunConfig):
         tables = named.pop("tasks", {})
         if tables:
             return dataclasses.replace(cls.of(named), tasks=cls._of_tables(named, tables))
+        if isinstance(named.get("ways"), dict):
+            ways = named.pop("ways")
+            return dataclasses.replace(cls.of(named), named_ways=ways)
         for one, many in PLURAL.items():
             if one in named:
                 raise ConfigError(f"a sweep has {many!r}, not {one!r}")
@@ -126,23 +143,53 @@ class SweepConfig(RunConfig):
         What no bound steers runs once, not once for each bound; what is not compressed runs as
         it did before there were steps and bounds on the downlink, so that all compare with it.
         """
+        return tuple(self._names)
+
+    @property
+    def way_names(self) -> Mapping[RunConfig, str]:
+        """The name of a run's way, if it has one."""
+        return {run: name for run, name in self._names.items() if name}
+
+    @cached_property
+    def _names(self) -> dict[RunConfig, str]:
+        """Every run, with the name of its way or ""."""
         if self.tasks:
-            return tuple(dict.fromkeys(run for own in self.tasks.values() for run in own.runs))
+            return {run: name for own in self.tasks.values() for run, name in own._names.items()}
         axes = product(
             range(self.seed, self.seed + self.seeds),
             names(self.datasets or self.dataset, "data sets"),
             names(self.models or self.model, "models"),
             partitions(self.partitions, self.alpha) or [(self.partitioner, self.alpha)],
-            self._schemes(),
+            self._ways(),
         )
         # LocalGrid's clients are there from the start.
         shared = {name: getattr(self, name) for name in options()} | {"min_clients": self.clients}
-        runs = []
-        for seed, dataset, model, (partitioner, alpha), scheme in axes:
+        runs: dict[RunConfig, str] = {}
+        for seed, dataset, model, (partitioner, alpha), (name, options_of_way) in axes:
             own = {"seed": seed, "dataset": dataset, "model": model, "partitioner": partitioner,
                    "alpha": alpha, "initial": self.initial.replace("{model}", model)}  # fmt: skip
-            runs.append(RunConfig(**shared | own | scheme.options))
-        return tuple(dict.fromkeys(runs))
+            runs.setdefault(RunConfig(**shared | own | options_of_way), name)
+        return runs
+
+    def _ways(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the name and the options of each way; most have no name."""
+        usual = Scheme.of_run(self)
+        for name, way in self.named_ways.items():
+            try:
+                if isinstance(way, str):
+                    scheme, own = parse(way, usual)
+                    for bound in error_bounds(own) if own else error_bounds(self.error_bounds)[:1]:
+                        yield name, at(scheme, (bound,))[0].options
+                elif not isinstance(way, dict):
+                    raise ConfigError(f"a way is a scheme or a table of options, got {way!r}")
+                else:
+                    raw = {"lossless": RAW} if way.get("codec") == RAW else {}
+                    checked = RunConfig.of(way)  # unknown names
+                    yield name, raw | {key: getattr(checked, key) for key in way}
+            except ConfigError as err:
+                raise ConfigError(f"[ways.{name}]: {err}") from None
+        if not self.named_ways:
+            yield from (("", scheme.options) for scheme in self._schemes())
 
     def _schemes(self) -> Iterator[Scheme]:
         """Yield what runs do with their updates; what `ways` do not say is as the options say."""
@@ -163,18 +210,27 @@ class SweepConfig(RunConfig):
 
 def run_id(run: RunConfig, grid: str) -> str:
     """Return what names a run in a result file: equal for runs that should give equal results."""
-    defining = (name for name, about in options().items() if about.defines_run)
-    what = {name: getattr(run, name) for name in (*PLURAL, "seed", *defining)}
+    always = [name for name, about in options().items() if about.defines_run]
+    always += [*PLURAL, "seed"]
+    what = {name: getattr(run, name) for name in always}
     if Scheme.of_run(run).bound is None:
         del what["error_bound"]
     what |= {"grid": grid, "initial": file_digest(run.initial) if run.initial else ""}
-    # Older files do not say these of themselves.
-    usual = {"update": WEIGHTS, "downlink": EXACT, "decay": 1.0,
-             "task": RunConfig.task, "clients_per_round": 0}  # fmt: skip
-    what |= {n: getattr(run, n) for n, value in usual.items() if getattr(run, n) != value}
+    what |= {name: x for name, x in unusual(run).items() if name not in what}
     if run.policy != FIXED:
         what |= {"policy": run.policy, "tolerance": run.tolerance}
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:ID_LENGTH]
+
+
+def unusual(run: RunConfig) -> dict[str, Any]:
+    """Return the options that can change a run's result, if they are not a sweep's defaults."""
+    found = {}
+    for name, about in options().items():
+        default = {"downlink": EXACT}.get(name, SweepConfig.__dataclass_fields__[name].default)
+        elsewhere = about.panel in (TRAVEL, RESULTS, WATCHING) or name in SAME_RESULT
+        if not elsewhere and getattr(run, name) != default:
+            found[name] = getattr(run, name)
+    return found
 
 
 def settings_of(spec: str) -> str:

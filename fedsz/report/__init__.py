@@ -28,7 +28,6 @@ def write_report(
     bandwidths: Sequence[float] = BANDWIDTHS,  # that times are calculated for; bits/s, finite
     latency: float = 0.0,  # of each of these links, in seconds
     figures: Path | None = None,  # a folder for the figures as SVG and PNG
-    scaling: Path | None = None,  # a Parquet file with scaling, to be part of the report
     reach: float | None = None,  # accuracy, above 0 to 1, that bytes are counted to
 ) -> Path:
     """Write the report of runs or sweeps, and return where it is.
@@ -49,15 +48,15 @@ def write_report(
     if target.is_dir():
         raise ConfigError(f"{target} is a folder; a report is a file")
 
-    from fedsz.experiments.results import SCALING, read
-    from fedsz.report.page import contents, render, write_figures
+    from fedsz.report.figures import drawn
+    from fedsz.report.page import contents, render, title_of
     from fedsz.report.source import read_source
     from fedsz.whole_files import write_whole
 
-    points = read(scaling, SCALING).to_pylist() if scaling else None
     sources = [source] if isinstance(source, Path) else list(source)
-    title, facts, sections = contents(sources, read_source(*sources), links, points, reach)
-    write_whole(target, render(title, facts, sections).encode())
-    if figures:
-        write_figures(figures, sections)
+    facts, sections = contents(read_source(*sources), links, reach)
+    write_whole(target, render(title_of(sources), facts, sections).encode())
+    for chart in (chart for section in sections for chart in section.charts if figures):
+        for suffix, data in drawn(chart).items():
+            write_whole(figures / f"{chart.name}.{suffix}", data)  # type: ignore[operator]
     return target

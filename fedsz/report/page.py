@@ -1,109 +1,96 @@
-"""The page: what is in it, in order, and all of it as one HTML file that needs nothing else."""
+"""The page: its charts and tables, in one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
+import base64
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from fedsz.experiments.link_model import Link
-from fedsz.formatting import count, digits, listed
+from fedsz.formatting import NOTHING, count, digits, listed, percent, seconds, size_in_digits
+from fedsz.formatting import bandwidth as rate
 from fedsz.palette import css
-from fedsz.report import accuracy, distributions, tables, times
-from fedsz.report.chart import Chart, Item, Omitted, Table
-from fedsz.report.rate_accuracy import Compared, RateAccuracy, rate_accuracies
-from fedsz.report.runs import UNCOMPRESSED, Run, Setting, difference, machines, settings_of
-from fedsz.report.style import files, inline, line_styles
-from fedsz.whole_files import write_whole
+from fedsz.report.charts import charts, named_link
+from fedsz.report.figures import Chart, drawn
+from fedsz.report.rate_accuracy import NEARLY, RateAccuracy, rate_accuracies
+from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread, difference, machines, settings_of
+from fedsz.report.runs import spread as shown
 
 EQUAL: Final = 0.005  # mean loss of accuracy, as a share, up to which ways are compared by bytes
 
 
 @dataclass(frozen=True)
-class Section:
-    """A part of a page: charts, then tables, then what is left out."""
+class Table:
+    """Rows of cells, as people read them."""
 
     name: str  # unique in a report; letters, digits and dashes
     title: str
-    items: Sequence[Item]
+    caption: str  # what the numbers are
+    head: tuple[str, ...]  # a name per column
+    rows: Sequence[tuple[str, ...]]
+    words: int = 1  # how many columns, from the left, hold words
+
+
+@dataclass(frozen=True)
+class Section:
+    """What is said of runs that can be compared."""
+
+    name: str  # unique in a report; letters, digits and dashes
+    title: str
+    summary: str
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
 
 
 def contents(
-    sources: Sequence[Path],  # what the runs were read from
     runs: Sequence[Run],
-    links: Sequence[Link],  # that times are calculated for; figures of one link take the first
-    scaling: Sequence[times.Point] | None,  # rows of a table of scaling
+    links: Sequence[Link],  # that times are calculated for; tables take the first
     reach: float | None = None,  # accuracy that bytes are counted to; see `rate_accuracies`
-) -> tuple[str, list[str], list[Section]]:
-    """Return the title, the facts on top and the sections of a report."""
-    settings = settings_of(runs)
-    styles = line_styles(group.label for setting in settings for group in setting.groups)
-    compared = [(setting, rate_accuracies(setting, reach)) for setting in settings]
+) -> tuple[list[str], list[Section]]:
+    """Return the facts on top and the sections of a report."""
     sections = []
-    if settings:
-        sections.append(Section("overview", "Overview", [tables.ways(compared, reach)]))
-        curves = [accuracy.reached_chart(compared, reach)]
-        for setting, ways in compared:
-            curves += [accuracy.bytes_chart(setting, ways), accuracy.ratio_chart(setting, ways)]
-        sections.append(Section("bytes", "Accuracy over bytes", curves))
-        if any(len(setting.bounds) > 1 for setting in settings):
-            sections.append(Section("bounds", "Ratio over bounds", [tables.ratios(settings)]))
-    for setting in settings:
-        items = [
-            accuracy.rounds_chart(setting, styles),
-            accuracy.bounds_chart(setting, styles),
-            times.split_chart(setting, links[0]),
-            times.bounds_chart(setting, styles, links),
-            times.bandwidths_chart(setting, styles, links),
-            distributions.weights_chart(setting),
-            distributions.errors_chart(setting),
-            tables.accuracies(setting),
-            tables.timings(setting, links[0]),
-            distributions.fits(setting),
-        ]
-        sections.append(Section(setting.name, setting.title, items))
-    if scaling is not None:
-        sections.append(Section("scaling-of-rounds", "Scaling", [times.scaling_figure(scaling)]))
-    if failed := tables.failures(runs):
-        sections.append(Section("failed-runs", "Failed runs", [failed]))
-    what = "Run" if all(source.is_dir() for source in sources) else "Sweep"
-    names = ", ".join(source.resolve().stem for source in sources)
-    return f"{what} {names}", list(_facts(runs, compared)), sections
+    for setting in settings_of(runs):
+        ways = rate_accuracies(setting, reach)
+        sections.append(
+            Section(
+                setting.name,
+                setting.title,
+                f"{_fewest_bytes(setting, ways)} {setting.provenance}".strip(),
+                list(charts(setting, ways, links)),
+                [_ways(setting, ways, reach), *_times(setting, ways, links[0])],
+            )
+        )
+    if failed := _failures(runs):
+        sections.append(Section("failed-runs", "Failed runs", "", (), [failed]))
+    return list(_facts(runs)), sections
 
 
 def render(title: str, facts: Sequence[str], sections: Sequence[Section]) -> str:
     """Return the page: a title, sentences that stand on top, and the sections in order."""
     import jinja2
-    from markupsafe import Markup
+
+    def picture(chart: Chart) -> str:
+        return base64.b64encode(drawn(chart)["svg"]).decode()
 
     loader = jinja2.PackageLoader("fedsz.report", ".")
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    for kind in (Chart, Table, Omitted):
-        environment.tests[kind.__name__.lower()] = lambda item, kind=kind: isinstance(item, kind)
     values = {"title": title, "facts": facts, "sections": sections, "palette": css()}
-    return environment.get_template("template.html.j2").render(
-        values,
-        svgs=lambda chart: map(Markup, inline(chart)),  # matplotlib has escaped the names
-    )
+    return environment.get_template("template.html.j2").render(values, picture=picture)
 
 
-def write_figures(folder: Path, sections: Sequence[Section]) -> None:
-    """Write every chart as NAME.svg and NAME.png.
-
-    Raises:
-        ConfigError: one of them cannot be written.
-    """
-    items = (item for section in sections for item in section.items)
-    for chart in (item for item in items if isinstance(item, Chart)):
-        for suffix, data in files(chart).items():
-            write_whole(folder / f"{chart.name}.{suffix}", data)
+def title_of(sources: Sequence[Path]) -> str:
+    """Return what a report of these files and folders is called."""
+    what = "Run" if all(source.is_dir() for source in sources) else "Sweep"
+    return f"{what} {', '.join(source.resolve().stem for source in sources)}"
 
 
-def _facts(runs: Sequence[Run], compared: Compared) -> Iterator[str]:
+def _facts(runs: Sequence[Run]) -> Iterator[str]:
     failed = sum(bool(run.error) for run in runs)
     bad = f", {failed} of them failed" if failed else ""
     seeds = sorted({run.seed for run in runs})
@@ -113,12 +100,12 @@ def _facts(runs: Sequence[Run], compared: Compared) -> Iterator[str]:
     if versions and days:
         when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
         yield f"Made with fedsz {', '.join(versions)}, {when}."
-    if not compared:
+    if not any(not run.error and run.rounds for run in runs):
         yield "No run ended well, so there is no figure."
-    yield from filter(None, (_fewest_bytes(setting, ways) for setting, ways in compared))
 
 
 def _fewest_bytes(setting: Setting, compared: Sequence[RateAccuracy]) -> str:
+    """Say which way sends the fewest bytes of those that are about as accurate."""
     ways = [way for way in compared if way.name != UNCOMPRESSED and way.smallness]
     if not ways:
         return ""
@@ -129,7 +116,7 @@ def _fewest_bytes(setting: Setting, compared: Sequence[RateAccuracy]) -> str:
         best = max(ways, key=lambda way: way.points)
         found = best.difference
         said = (
-            f"{setting.title}: none of {all_ways} has a mean accuracy {near}. {best.name} comes"
+            f"None of {all_ways} has a mean accuracy {near}. {best.name} comes"
             f" nearest: {difference(found)} points, {digits(best.total)} times fewer bytes."
         )
         if found and not found.mean + found.reach < -EQUAL:  # of one seed, the reach is NaN
@@ -138,7 +125,7 @@ def _fewest_bytes(setting: Setting, compared: Sequence[RateAccuracy]) -> str:
         return said
     best = max(equal, key=lambda way: way.total)
     said = (
-        f"{setting.title}: {best.name} sends {digits(best.total)} times fewer bytes over whole runs"
+        f"{best.name} sends {digits(best.total)} times fewer bytes over whole runs"
         f" ({digits(best.up)} up, {digits(best.down)} down)"
     )
     if len(ways) > 1:
@@ -148,3 +135,80 @@ def _fewest_bytes(setting: Setting, compared: Sequence[RateAccuracy]) -> str:
         seeds = count(best.difference.count, "seed")
         said += f"; its accuracy: {difference(best.difference)} points (mean of {seeds})"
     return f"{said}."
+
+
+def _ways(setting: Setting, ways: Sequence[RateAccuracy], reach: float | None) -> Table:
+    """Return what each way saves and costs; for ``reach`` see `rate_accuracies`."""
+    goals = (reach,) if reach else NEARLY
+    to = f"an accuracy of {100 * reach:g} %" if reach else "so much of the best uncompressed one"
+    rows = []
+    for way in ways:
+        accuracy = shown(Spread.of(run.accuracy for run in way.runs), percent)
+        pairs = str(way.difference.count) if way.difference else NOTHING
+        points = NOTHING if way.name == UNCOMPRESSED else difference(way.difference)
+        error = max(run.max_error for run in way.runs)
+        ratios = (digits(x) for x in (way.up, way.down, way.total))
+        rows.append(
+            (way.name, *ratios, accuracy, points, pairs, digits(error), *map(_sent, way.reached))
+        )
+    caption = (
+        "Ratios are uncompressed bytes over sent ones, of all rounds and seeds. Accuracy is after"
+        " the last round: the median (least … greatest). Points are the mean difference to the"
+        " uncompressed run of the same seed, with its 95 % interval by Student's t. The error is"
+        " the largest of any round, over its bound. Bytes are up plus down until"
+        f" {to}, on a straight line between rounds: the mean over the seeds that got there,"
+        " and how many did if not all."
+    )
+    head = (
+        *("way", "ratio up", "ratio down", "ratio of all", "accuracy, %", "points", "seeds"),
+        *("error / bound", *(f"bytes to {100 * goal:g} %" for goal in goals)),
+    )
+    return Table(f"{setting.name}-ways", "Bytes and accuracy", caption, head, rows)
+
+
+def _sent(reached: Sequence[float]) -> str:
+    there = [nbytes for nbytes in reached if math.isfinite(nbytes)]
+    if not reached or not there:
+        return "not reached" if reached else NOTHING
+    share = f" ({len(there)} of {len(reached)})" if len(there) < len(reached) else ""
+    return f"{size_in_digits(sum(there) / len(there))}{share}"
+
+
+def _times(setting: Setting, ways: Sequence[RateAccuracy], link: Link) -> Iterator[Table]:
+    """Yield what an update costs, and the bandwidths at which compressing pays."""
+    names = ("train_seconds", "encode_seconds", "decode_seconds", "sent_bytes")
+    rows = []
+    for way in ways:
+        updates = [run.update for run in way.runs if run.update]
+        spreads = (Spread.of(getattr(update, name) for update in updates) for name in names)
+        *parts, sent = (x.middle if x else math.nan for x in spreads)
+        total = Spread.of(update.seconds(link.bandwidth, link.latency) for update in updates)
+        pays = Spread.of(update.worth_below for update in updates)
+        where = "always" if updates else NOTHING
+        if pays:
+            where = f"below {shown(pays, rate)}" if pays.greatest else "never"
+        if way.name == UNCOMPRESSED:
+            where = NOTHING
+        cells = (*map(seconds, parts), size_in_digits(sent), shown(total, seconds), where)
+        if updates:
+            rows.append((way.name, *cells))
+    caption = (
+        "One update: means over a run, then the median over seeds (least … greatest). The sum is"
+        f" encode + transfer + decode at {named_link(link)}, without training."
+    )
+    head = ("way", "training", "encode", "decode", "sent", "sum", "compressing pays")
+    if rows:
+        yield Table(f"{setting.name}-times", "Time of an update", caption, head, rows)
+
+
+def _failures(runs: Sequence[Run]) -> Table | None:
+    """Return the runs that failed, and why."""
+    conditions = ("model", "dataset", "clients", "rounds")
+    rows = [
+        (*(str(run.conditions[x]) for x in conditions), str(run.way), str(run.seed), run.error)
+        for run in runs
+        if run.error
+    ]
+    head = (*conditions, "scheme", "seed", "error")
+    caption = "They are in no figure and in no other table."
+    return Table("failures", "Runs that failed", caption, head, rows, words=7) if rows else None

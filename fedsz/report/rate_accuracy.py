@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
@@ -14,17 +14,9 @@ import numpy as np
 from fedsz.experiments.scheme import Scheme
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread
 
-USUAL_WAY: Final = Scheme(codec="sz2", error_bound="0.01")  # the paper's
+PUBLISHED: Final = Scheme(codec="sz2", error_bound="0.01")  # what the FedSZ paper does
 NEARLY: Final = (0.95, 0.99)  # of the best accuracy without compression
 LOSS: Final = 0.05  # accuracy below uncompressed, as a share, at which a way is of no interest
-
-
-@dataclass(frozen=True)
-class Reached:
-    """What it took to get to an accuracy, for each seed that this accuracy is known of."""
-
-    sent: tuple[float, ...]  # bytes up plus down; infinite if it was never reached
-    fewer: tuple[float, ...]  # how many times fewer than uncompressed; 0 if never, NaN if unknown
 
 
 @dataclass(frozen=True)
@@ -32,16 +24,17 @@ class RateAccuracy:
     """What a scheme costs in bytes and in accuracy, over all seeds."""
 
     name: str  # "uncompressed", or as sweeps write it
+    runs: tuple[Run, ...]
     up: float  # how many times fewer bytes than uncompressed, over whole runs
     down: float
     total: float
-    fewer: float  # how many times fewer bytes up than `USUAL_WAY`, seed by seed; NaN without it
+    fewer: float  # how many times fewer bytes up than `PUBLISHED`, seed by seed; NaN without it
     difference: Spread | None  # of the last accuracy to uncompressed, seed by seed, as a share
-    # After each round, means over the seeds of all bytes so far, and of the accuracy's difference
-    # to the last of the uncompressed run; without one, of the accuracy.
+    # After each round, means over the seeds: all bytes so far, and the accuracy.
     course: tuple[tuple[float, float], ...]
-    energy_fraction: float  # of updates, in the round where it is least; NaN if not known
-    reached: tuple[Reached, ...]  # one for each accuracy that bytes are counted to
+    # For each accuracy that bytes are counted to, the bytes up plus down of each seed that this
+    # accuracy is known of; infinite if it was never reached.
+    reached: tuple[tuple[float, ...], ...]
 
     @property
     def points(self) -> float:
@@ -54,9 +47,6 @@ class RateAccuracy:
         return self.total if math.isfinite(self.total) else 0.0
 
 
-Compared = Sequence[tuple[Setting, Sequence[RateAccuracy]]]
-
-
 def rate_accuracies(setting: Setting, reach: float | None = None) -> list[RateAccuracy]:
     """Return the ways of runs that can be compared, uncompressed first.
 
@@ -67,10 +57,10 @@ def rate_accuracies(setting: Setting, reach: float | None = None) -> list[RateAc
     return sorted(found, key=lambda way: (way.name != UNCOMPRESSED, way.smallness, way.name))
 
 
-def best(ways: Sequence[RateAccuracy], number: int) -> list[str]:
-    """Return the names of at most ``number`` ways that matter most, in the order of ``ways``.
+def best(ways: Sequence[RateAccuracy], number: int) -> list[RateAccuracy]:
+    """Return at most ``number`` ways that matter most, in their order.
 
-    Uncompressed and `USUAL_WAY`; those that no other is both smaller and at least as accurate as;
+    Uncompressed and `PUBLISHED`; those that no other is both smaller and at least as accurate as;
     then the smallest. Ways that lose more than `LOSS` come last.
     """
     known = [way for way in ways if math.isfinite(way.total) and way.points > -LOSS]
@@ -81,48 +71,42 @@ def best(ways: Sequence[RateAccuracy], number: int) -> list[str]:
             front.append(way.name)
     lossy = {way.name for way in ways if way.difference and way.points <= -LOSS}
     smallest = sorted(ways, key=lambda way: (way.name in lossy, -way.smallness))
-    wanted = [UNCOMPRESSED, str(USUAL_WAY), *front, *(way.name for way in smallest)]
+    wanted = [UNCOMPRESSED, str(PUBLISHED), *front, *(way.name for way in smallest)]
     have = {way.name for way in ways}
     chosen = [name for name in dict.fromkeys(wanted) if name in have][:number]
-    return [way.name for way in ways if way.name in chosen]
+    return [way for way in ways if way.name in chosen]
 
 
 def _rate_accuracy(setting: Setting, runs: Sequence[Run], reach: float | None) -> RateAccuracy:
-    name = setting.label(runs[0], bound=True)
     plain = {run.seed: run for run in setting.baseline}
-    usual = [run for run in setting.runs if run.way == USUAL_WAY]
+    published = [run for run in setting.runs if run.way == PUBLISHED]
     (raw_up, raw_down), (up, down) = _moved(runs)
-    seeds = {run.seed for run in runs} & {run.seed for run in usual}
-    theirs, ours = (_moved([run for run in some if run.seed in seeds])[1] for some in (usual, runs))
-    total = _ratio(raw_up + raw_down, up + down)
-    ratios = (_ratio(raw_up, up), _ratio(raw_down, down), total, _ratio(theirs[0], ours[0]))
-    shares = (
-        done.energy_fraction
-        for run in runs
-        for done in run.trained
-        if done.energy_fraction is not None
+    seeds = {run.seed for run in runs} & {run.seed for run in published}
+    theirs, ours = (
+        _moved([run for run in some if run.seed in seeds])[1] for some in (published, runs)
     )
-    energy = min(filter(math.isfinite, shares), default=math.nan)
     if reach is None:
-        best = {
+        most = {
             seed: max(filter(math.isfinite, run.accuracies), default=math.inf)
             for seed, run in plain.items()
         }
-        goals = [{seed: part * most for seed, most in best.items()} for part in NEARLY]
+        goals = [{seed: part * top for seed, top in most.items()} for part in NEARLY]
     else:
         goals = [{run.seed: reach for run in runs}]
-    reached = tuple(_reached(runs, plain, goal) for goal in goals)
-    lost, course = setting.difference(runs), _course(runs, plain)
-    return RateAccuracy(name, *ratios, lost, course, energy, reached)
-
-
-def _reached(runs: Sequence[Run], plain: Mapping[int, Run], goals: Mapping[int, float]) -> Reached:
-    """Count the bytes to a goal of each seed."""
-    known = [run for run in runs if run.seed in goals]
-    sent = tuple(_bytes_to(run, goals[run.seed]) for run in known)
-    first = {seed: _bytes_to(run, goals[seed]) for seed, run in plain.items() if seed in goals}
-    fewer = (_ratio(first.get(run.seed, math.nan), x) for run, x in zip(known, sent, strict=True))
-    return Reached(sent, tuple(fewer))
+    return RateAccuracy(
+        name=setting.label(runs[0], bound=True),
+        runs=tuple(runs),
+        up=_ratio(raw_up, up),
+        down=_ratio(raw_down, down),
+        total=_ratio(raw_up + raw_down, up + down),
+        fewer=_ratio(theirs[0], ours[0]),
+        difference=setting.difference(runs),
+        course=_course(runs),
+        reached=tuple(
+            tuple(_bytes_to(run, goal[run.seed]) for run in runs if run.seed in goal)
+            for goal in goals
+        ),
+    )
 
 
 def _moved(runs: Sequence[Run]) -> list[list[float]]:
@@ -142,12 +126,8 @@ def _spent(run: Run) -> list[float]:
     return list(accumulate([*first, *(float(r.sent_up + r.sent_down) for r in run.trained)]))
 
 
-def _course(runs: Sequence[Run], plain: Mapping[int, Run]) -> tuple[tuple[float, float], ...]:
-    rounds = []
-    for run in runs:
-        if run.seed in plain or not plain:
-            zero = plain[run.seed].accuracy if plain else 0.0
-            rounds.append(list(zip(_spent(run), [y - zero for y in run.accuracies], strict=True)))
+def _course(runs: Sequence[Run]) -> tuple[tuple[float, float], ...]:
+    rounds = [list(zip(_spent(run), run.accuracies, strict=True)) for run in runs]
     together = zip(*rounds, strict=False)  # as far as all seeds went
     means = [tuple(map(fmean, zip(*seeds, strict=True))) for seeds in together]
     return tuple((x, y) for x, y in means if x > 0 and math.isfinite(y))

@@ -20,7 +20,6 @@ from fedsz.codecs import CODECS
 from fedsz.control.record import RoundRecord
 from fedsz.control.transfer_time import UpdateCost
 from fedsz.core.partition import PAPER
-from fedsz.experiments.error_distribution import Distribution
 from fedsz.experiments.scheme import DEFAULTS, RAW, Scheme, asks_nothing
 from fedsz.formatting import NOTHING, count, digits, listed, points
 
@@ -34,7 +33,6 @@ CONDITIONS: Final = (
 )  # fmt: skip
 
 USUAL_TENSORS: Final = f"{PAPER}>{DEFAULTS.threshold}"
-USUAL_BOUND: Final = 1e-2  # what the paper recommends, of a tensor's range
 
 
 @dataclass(frozen=True)
@@ -91,6 +89,7 @@ class Update(UpdateCost):
     """One update of one client, on average over a run: its clients encode, the server decodes."""
 
     train_seconds: float = math.nan  # of the client; NaN if not recorded
+    down_bytes: float = math.nan  # of the model that the client receives
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,7 @@ class Run:
     seed: int
     conditions: Mapping[str, Any]  # the values of `CONDITIONS`, by name
     rounds: tuple[RoundRecord, ...]  # in order; none for a run that failed
-    distributions: tuple[Distribution, ...] = ()  # of the largest lossy tensor's weights and error
-    missing: str = ""  # why there are no distributions
+    name: str = ""  # of its way, if that has one
     error: str = ""  # why it failed
     machine: str = ""  # processor and system
     cores: int = 0  # of the machine
@@ -142,7 +140,10 @@ class Run:
         if not self.uncompressed:
             return rounds
         free = {"encode_seconds": 0.0, "decode_seconds": 0.0}
-        return [replace(r, sent_up=r.raw_up, sent_down=r.raw_down, **free) for r in rounds]
+        return [
+            replace(r, sent_up=r.raw_up, sent_down=r.raw_down, sent_other=r.raw_other, **free)
+            for r in rounds
+        ]
 
     @property
     def max_error(self) -> float:
@@ -156,11 +157,11 @@ class Run:
         if not replies:
             return None
         names = ("raw_up", "sent_up", "encode_seconds", "decode_seconds", "train_seconds")
-        sums = (sum(getattr(r, name) for r in self.trained) for name in names)
-        raw, sent, encode, decode, train = (total / replies for total in sums)
+        sums = (sum(getattr(r, name) for r in self.trained) for name in (*names, "sent_down"))
+        raw, sent, encode, decode, train, down = (total / replies for total in sums)
         if not (raw > 0 and sent > 0 and math.isfinite(encode + decode)):
             return None
-        return Update(raw, sent, encode, decode, train or math.nan)
+        return Update(raw, sent, encode, decode, train or math.nan, down)
 
 
 class Group(NamedTuple):
@@ -179,11 +180,6 @@ class Group(NamedTuple):
     def updates(self) -> list[Update]:
         """The mean update of each run that has one."""
         return [run.update for run in self.runs if run.update]
-
-    @property
-    def ratio(self) -> Spread | None:
-        """How many times smaller compression makes updates."""
-        return Spread.of(update.ratio for update in self.updates)
 
 
 @dataclass(frozen=True)
@@ -209,17 +205,6 @@ class Setting:
         return sorted({run.bound for run in self.runs if run.bound}, key=_place)
 
     @property
-    def usual(self) -> ErrorBound | None:
-        """The bound at which codecs are compared where there is room for one."""
-        far = {b: abs(math.log10(b.value / USUAL_BOUND)) for b in self.bounds}
-        return min(far, key=lambda b: (b.kind != "rel", far[b]), default=None)
-
-    @property
-    def updates(self) -> list[Update]:
-        """The mean update of each run that has one."""
-        return [run.update for run in self.runs if run.update]
-
-    @property
     def baseline(self) -> list[Run]:
         """The uncompressed runs."""
         return [run for run in self.runs if run.uncompressed]
@@ -233,6 +218,8 @@ class Setting:
         """Return what a run is called among the others, with its bound or whatever that is."""
         if run.uncompressed:
             return UNCOMPRESSED
+        if run.name:
+            return run.name
         way = run.way
         name = str(way) if bound else way.codec if way.plain else way.label
         others = [r for r in self.runs if not r.uncompressed]
@@ -246,10 +233,6 @@ class Setting:
         if chosen and len({r.lossy for r in others}) > 1:
             name += f" ({run.lossy})"
         return name
-
-    def at(self, bound: ErrorBound | None) -> list[Group]:
-        """Return what is compared at one bound, and what no bound steers."""
-        return [group for group in self.groups if group.bound in (None, bound)]
 
     @property
     def provenance(self) -> str:

@@ -7,18 +7,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from fedsz.control.record import Failure, RoundRecord
 from fedsz.control.round_numbers import NUMBERS
 from fedsz.errors import ConfigError
-from fedsz.experiments.error_distribution import Distribution, distribution
 from fedsz.experiments.results import SWEEP, read
 from fedsz.experiments.scheme import Scheme, partition_name
-from fedsz.experiments.sweep_worker import largest_lossy
 from fedsz.report.runs import CONDITIONS, Run
 from fedsz.training.options import RunConfig
-from fedsz.training.run_folder import CONFIG, MODEL, ROUNDS, read_rounds
+from fedsz.training.run_folder import CONFIG, ROUNDS, read_rounds
 
 Rows = list[Mapping[str, Any]]
 
@@ -65,13 +61,12 @@ def _by_run(rows: Iterable[Mapping[str, Any]]) -> dict[str, Rows]:
 
 def _run_of(rows: Rows) -> Run:
     last = max(rows, key=lambda row: -1 if row["round"] is None else row["round"])
-    found = [item for row in rows for item in row["distributions"] or () if item is not None]
     rounds = [_round_of(row) for row in rows if row["round"] is not None]
     return _made(
         last,
         Scheme.of_row(last),
         tuple(sorted(rounds, key=lambda done: done.round)),
-        distributions=msgspec.convert(found, tuple[Distribution, ...]),
+        name=last["way"] or "",
         error=last["error"] or ("" if rounds else "no round was recorded"),
         version=last["fedsz_version"] or "",
         time=last["time"],
@@ -107,32 +102,10 @@ def _read_folder(folder: Path) -> Run:
     rounds = tuple(read_rounds(folder))
     if not rounds:
         raise ConfigError(f"{folder} holds no finished round yet")
-    laws, missing = _look(folder / MODEL, config)
     # How many clients there were, not how many `fedsz run` was told to start.
     clients = max(done.replies + len(done.failures) for done in rounds)
     if config.clients_per_round:
         clients = max(clients, config.clients)
     known = {**config.as_dict(), "grid": "grpc", "dataset_digest": None, "clients": clients}
     known["initial"] = Path(config.initial).name
-    return _made(known, Scheme.of_run(config), rounds, distributions=laws, missing=missing)
-
-
-def _look(path: Path, config: RunConfig) -> tuple[tuple[Distribution, ...], str]:
-    """Return the weights of a saved model's largest lossy tensor, and why there is no more.
-
-    Errors there would be unlike those of a client's update: the average of decoded updates lies
-    near few points of the codec's grid.
-    """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        largest = largest_lossy(load_file(path), config)
-    except FileNotFoundError:
-        return (), f"there is no {path.name}: the run has not ended"
-    except (OSError, SafetensorError) as err:
-        return (), f"{path.name} cannot be read: {err}"
-    if largest is None:
-        return (), "no tensor is lossy"
-    name, x = largest
-    return (distribution(x, "weights", name),), "a run's folder does not hold what clients sent"
+    return _made(known, Scheme.of_run(config), rounds)

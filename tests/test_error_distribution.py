@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from fedsz.experiments.error_distribution import BINS, density, distribution
+from benchmarks.paper.error_distribution import BINS, density, distribution
 from tests.strategies import specials
 
 DRAW = {
