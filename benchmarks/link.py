@@ -26,7 +26,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from measuring import machine, memory
 
-from fedsz.transport.client import run_client
+from fedsz.transport.grpc_client import run_client
 from fedsz.transport.grpc_grid import GrpcGrid
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.mod import ClientAppCallable, FedSZMod
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
-from fedsz.transport.client import run_client
+from fedsz.transport.grpc_client import run_client
 from fedsz.transport.grpc_grid import GrpcGrid
 
 PATIENCE = 60.0  # seconds to find each other

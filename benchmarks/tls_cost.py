@@ -33,7 +33,7 @@ from measuring import interval, machine
 
 from fedsz.flower import FedSZGrid, FedSZMod, GrpcGrid, StreamingFedAvg, run_client
 from fedsz.transport.authority import Authority
-from fedsz.transport.identity import Identities
+from fedsz.transport.proofs import Identities
 from fedsz.transport.tls import channel_credentials, server_credentials
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def serve(options: argparse.Namespace, folder: Path, pipe: Connection) -> None:
     cert = folder / "server.pem"
     secured = {
         "credentials": server_credentials(cert, cert.with_suffix(".key"), authority.ca),
-        "identities": Identities(authority.tokens, authority.revoked),
+        "identities": Identities(authority.clients, by_token=True),
     }
     with GrpcGrid(port=0) as plain, GrpcGrid(port=0, **secured) as tls:
         grids = dict(zip(KINDS, (plain, tls), strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsz.experiments.advise import UNCOMPRESSED, Choice, answer, choices, envelope
-from tests.links import Server
 from tests.test_cli import call, refuse
 
 torch = pytest.importorskip("torch")
@@ -203,16 +201,6 @@ def test_an_answer_for_each_bound_for_machines(file: Path) -> None:
         }  # fmt: skip
 
 
-def test_the_link_to_a_server_is_measured(file: Path) -> None:
-    with closing(Server()) as server:
-        done = call("advise", file, *QUICK, "--server", server.address, "--insecure", "--json")
-        said = json.loads(done.stdout)
-        people = call("advise", file, *QUICK, "--server", server.address, "--insecure")
-
-    assert said["bandwidth"] == said["probe"]["up"] > 0
-    assert people.stdout.startswith("the link: ")
-
-
 def test_what_is_not_there_is_said(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedsz.codecs.sz3 import Sz3
 
@@ -228,13 +216,10 @@ def test_the_command_refuses_in_one_line(file: Path) -> None:
     for arguments, why in (
         ((), "give a .pt or .safetensors file, or --model NAME"),
         ((file, "--model", "cnn"), "and not both"),
-        ((file,), "give --bandwidth such as 10mbps, or --server HOST:PORT"),
-        ((file, "--bandwidth", "1mbps", "--server", "a:1"), "give --bandwidth such as"),
+        ((file,), "give --bandwidth such as 10mbps"),
         ((file, "--bandwidth", "fast"), "'fast' is no bandwidth; write 10mbps"),
         ((file, "--bandwidth", "0mbps"), "a bandwidth must be above 0"),
         ((file, "--bandwidth", "1e999mbps"), "give a finite bandwidth, not '1e999mbps'"),
-        ((file, "--server", "nowhere"), "a server is host:port, got 'nowhere'"),
-        ((file, "--server", "127.0.0.1:1", "--insecure"), "no probe of 127.0.0.1:1: UNAVAILABLE"),
         ((file, "--bandwidth", "1mbps", "--codecs", "sz4"), "no codec 'sz4'"),
         ((file, "--bandwidth", "1mbps", "--lossless", "sz2"), "codec 'sz2' is not lossless"),
         (("--model", "vgg,cnn", "--bandwidth", "1mbps"), "no model 'vgg,cnn'; have cnn"),

@@ -29,9 +29,7 @@ from fedsz.training.fleet import _MessageLimit, _why_unfit
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, options
 from fedsz.training.task import load_task
-from fedsz.transport.client import _Link
 from fedsz.transport.client_session import ClientSession
-from fedsz.transport.events import EventKind
 from fedsz.transport.frames import (
     MAX_UNANSWERED,
     PROTOCOL,
@@ -43,6 +41,8 @@ from fedsz.transport.frames import (
     frames,
     pack,
 )
+from fedsz.transport.grpc_client import _Link
+from fedsz.transport.link_events import EventKind
 from tests.fleets import federated, shares
 from tests.links import LONG, reasons, waiting_app
 from tests.session_links import Door, encoded

@@ -11,10 +11,10 @@ import grpc
 import pytest
 
 from fedsz.errors import ConfigError, LinkError
-from fedsz.transport.client import run_client
-from fedsz.transport.events import EventKind
 from fedsz.transport.frames import Begin, Bye, ByeKind, Hello, pack
+from fedsz.transport.grpc_client import run_client
 from fedsz.transport.grpc_grid import GrpcGrid
+from fedsz.transport.link_events import EventKind
 from fedsz.transport.node import node_id
 from tests.links import LONG, Client, RawClient, app, free_port, reasons, waiting_app
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -18,11 +19,11 @@ import pytest
 
 from fedsz.training.fleet import _repeatable
 from fedsz.training.options import RunConfig
-from fedsz.transport import channel, grpc_grid, visitors
+from fedsz.transport import address, channel, grpc_grid
 from fedsz.transport.channel import METHOD, SERVICE
-from fedsz.transport.events import EventKind
 from fedsz.transport.frames import Begin, Hello, pack
-from fedsz.transport.visitors import MAX_UNKNOWN, MAX_UNKNOWN_TOGETHER, Visitors, address_of
+from fedsz.transport.grpc_server import Visit, Visitors, address_of
+from fedsz.transport.link_events import EventKind
 from tests.links import LONG
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("peer", "address"),
+    ("peer", "name"),
     [
         ("ipv4:192.0.2.7:40000", "192.0.2.7"),
         ("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:40000", "2001:db8:1:2::/64"),
@@ -42,48 +43,49 @@ if TYPE_CHECKING:
         ("unix:/run/fedsz", "unix:/run/fedsz"),
     ],
 )
-def test_addresses(peer: str, address: str) -> None:
-    assert address_of(peer) == address
+def test_addresses(peer: str, name: str) -> None:
+    assert address_of(peer) == name
+
+
+def visited(visitors: Visitors, stack: contextlib.ExitStack, peer: str, *, hello: bool) -> Visit:
+    visit = stack.enter_context(visitors.visit(peer))
+    if hello:
+        visitors.identify(visit)
+    return visit
 
 
 def test_one_address_does_not_take_all_places() -> None:
-    visits = Visitors(most=6, most_per_address=3)
+    visitors = Visitors(most=6, most_per_address=3)
     with contextlib.ExitStack() as stack:
-        for port in range(3):
-            assert not stack.enter_context(visits.visit(f"ipv4:192.0.2.1:{port}")).refused
-        with visits.visit("ipv4:192.0.2.1:9") as fourth:
+        here = partial(visited, visitors, stack, hello=True)
+        assert not any(here(f"ipv4:192.0.2.1:{port}").refused for port in range(3))
+        with visitors.visit("ipv4:192.0.2.1:9") as fourth:
             assert fourth.refused == "192.0.2.1 has its 3 connections"
-        for port in range(3):
-            assert not stack.enter_context(visits.visit(f"ipv4:127.0.0.1:{port}")).refused
-        with visits.visit("ipv4:192.0.2.2:1") as seventh:
+        assert not any(here(f"ipv4:127.0.0.1:{port}").refused for port in range(3))
+        with visitors.visit("ipv4:192.0.2.2:1") as seventh:
             assert "has its 6 connections" in seventh.refused
-    with visits.visit("ipv4:192.0.2.1:9") as later:
+    with visitors.visit("ipv4:192.0.2.1:9") as later:
         assert not later.refused
 
 
-@pytest.mark.parametrize(("most", "ports"), [(MAX_UNKNOWN, MAX_UNKNOWN), (MAX_UNKNOWN_TOGETHER, 1)])
-def test_the_oldest_stranger_makes_room_for_another(most: int, ports: int) -> None:
-    visits = Visitors(most=1000, most_per_address=1000)
+@pytest.mark.parametrize("where", ["192.0.2.1", "127.0.0.1"])  # limits of an address, and in all
+def test_the_oldest_stream_without_hello_makes_room(where: str) -> None:
+    visitors = Visitors(most=4, most_per_address=3)
     with contextlib.ExitStack() as stack:
-        known = [stack.enter_context(visits.visit("ipv4:127.0.0.1:1")) for _ in range(2)]
-        for visit in known:
-            visits.identify(visit)
-        other = stack.enter_context(visits.visit("ipv4:192.0.2.1:1"))
-        strangers = [
-            stack.enter_context(visits.visit(f"ipv4:127.0.0.1:{port % ports}"))
-            for port in range(most)
-        ]
-        assert not any(visit.refused for visit in strangers)
+        known = visited(visitors, stack, f"ipv4:{where}:1", hello=True)
+        other = visited(visitors, stack, "ipv4:192.0.2.2:1", hello=True)
+        silent = [visited(visitors, stack, f"ipv4:{where}:{i}", hello=False) for i in (2, 3)]
+        assert not any(visit.refused for visit in silent)
 
-        newcomer = stack.enter_context(visits.visit("ipv4:127.0.0.1:0"))
+        newcomer = visited(visitors, stack, f"ipv4:{where}:4", hello=False)
 
-        assert strangers[0].refused == f"{most} streams of 127.0.0.1 have not said who they are"
-        assert strangers[0].turned_out.is_set()
-        assert not any(visit.refused for visit in [*known, other, *strangers[1:], newcomer])
+        assert silent[0].refused.endswith("and this one has not said HELLO")
+        assert silent[0].refusal.is_set()
+        assert not any(visit.refused for visit in (known, other, silent[1], newcomer))
 
 
 def test_streams_without_hello_keep_nobody_out(serve: Serve) -> None:
-    server, over = serve(), threading.Event()
+    server, over = serve(max_connections=8), threading.Event()
 
     def silence() -> Iterator[bytes]:
         over.wait(LONG)
@@ -91,10 +93,10 @@ def test_streams_without_hello_keep_nobody_out(serve: Serve) -> None:
 
     with grpc.insecure_channel(server.address) as opened:
         connect = opened.stream_stream(f"/{SERVICE}/{METHOD}")
-        calls = [connect(silence()) for _ in range(MAX_UNKNOWN + MAX_UNKNOWN_TOGETHER)]
-        with pytest.raises(grpc.RpcError) as turned_out:
+        calls = [connect(silence()) for _ in range(9)]
+        with pytest.raises(grpc.RpcError) as refused:
             next(calls[0])
-        assert turned_out.value.code() == grpc.StatusCode.UNAVAILABLE  # a client comes again
+        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE  # a client comes again
 
         honest = server.client("honest")
 
@@ -183,9 +185,17 @@ def test_the_limit_of_file_descriptors_is_raised() -> None:
     assert soft > 64
 
 
-@pytest.mark.parametrize(("descriptors", "connections"), [(20_000, 9936), (1024, 448), (64, 16)])
-def test_connections_follow_from_descriptors(descriptors: int, connections: int) -> None:
-    assert visitors.connections_for(descriptors) == connections
+@pytest.mark.parametrize(
+    ("descriptors", "clients", "web"),
+    [(20_000, 9868, 100), (1024, 380, 100), (512, 168, 56), (128, 24, 8), (64, 4, 4)],
+)
+def test_connections_follow_from_descriptors(
+    descriptors: int, clients: int, web: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(address, "raise_descriptor_limit", lambda: descriptors)
+
+    assert address.connections_for_clients() == clients
+    assert address.connections_for_web() == web
 
 
 def test_more_clients_than_one_machine_repeats() -> None:

@@ -21,7 +21,6 @@ from fedsz.training.options import RunConfig
 if TYPE_CHECKING:
     from fedsz.experiments.advise import Answer, Choice, Stretch
     from fedsz.experiments.bench import Row
-    from fedsz.transport.probe import Probed
 
 
 @configured(ADVISE)
@@ -35,9 +34,6 @@ def command(
         str, typer.Option(help="A model with initial weights, not a file, such as alexnet.")
     ] = "",
     bandwidth: Annotated[str, typer.Option(help="Bandwidth of the uplink, such as 10mbps.")] = "",
-    server: Annotated[
-        str, typer.Option(help="HOST:PORT of a running fedsz server: measure the link to it.")
-    ] = "",
     codecs: bench.Codecs = "",
     error_bounds: bench.Bounds = "1e-2",
     repeats: bench.Repeats = 3,
@@ -62,38 +58,32 @@ def command(
     if (file is None) == (not model):
         raise ConfigError("give a .pt or .safetensors file, or --model NAME, and not both")
     data, state = (file.name, read_state_dict(file)) if file else initial_weights(model)
-    speed, probed = _bandwidth(config, bandwidth, server)
+    speed = _bandwidth(bandwidth)
     how: dict[str, Any] = {"repeats": repeats, "seconds": seconds, "threads": threads}
     specs = list(dict.fromkeys((*chosen, lossless)))
     rows = bench.measured(config, data, state, codecs=specs, bounds=bounds, **how)
     raw_bytes, _ = sizes(state, rule=config.rule, threshold=config.threshold)
     ways = choices(rows, lossless=lossless, raw_bytes=raw_bytes)
     answers = [answer(ways, written(bound), speed) for bound in bounds]
-    advice = _Advice(data, rows, ways, answers, speed, probed)
+    advice = _Advice(data, rows, ways, answers, speed)
     if json:
         print_json(advice.as_dict())
     else:
         advice.show()
 
 
-def _bandwidth(config: RunConfig, bandwidth: str, server: str) -> tuple[float, Probed | None]:
-    """Return the uplink in bits a second, as it was given or as a probe measures it."""
+def _bandwidth(text: str) -> float:
+    """Return the uplink in bits a second."""
     from fedsz.errors import ConfigError
     from fedsz.experiments.link_model import Link
     from fedsz.quantities import bandwidth as read_bandwidth
 
-    if bool(bandwidth) == bool(server):
-        raise ConfigError("give --bandwidth such as 10mbps, or --server HOST:PORT to measure it")
-    if bandwidth:
-        link = Link(read_bandwidth(bandwidth))
-        if math.isinf(link.bandwidth):
-            raise ConfigError(f"give a finite bandwidth, not {bandwidth!r}")
-        return link.bandwidth, None
-    from fedsz.training.fleet import client_credentials
-    from fedsz.transport.probe import probe
-
-    probed = probe(server, credentials=client_credentials(config))
-    return Link(probed.up, probed.latency).bandwidth, probed
+    if not text:
+        raise ConfigError("give --bandwidth such as 10mbps")
+    link = Link(read_bandwidth(text))
+    if math.isinf(link.bandwidth):
+        raise ConfigError(f"give a finite bandwidth, not {text!r}")
+    return link.bandwidth
 
 
 @dataclass(frozen=True)
@@ -105,7 +95,6 @@ class _Advice:
     ways: list[Choice]
     answers: list[Answer]
     bandwidth: float
-    probed: Probed | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for machines: seconds, bytes, bits a second; null is no bound or no end."""
@@ -119,7 +108,6 @@ class _Advice:
             "data": self.data,
             **{name: self.rows[0][name] for name in ("machine", "threads")},
             "bandwidth": self.bandwidth,
-            "probe": self.probed._asdict() if self.probed else None,
             "choices": list(map(self._described, self.ways)),
             "answers": answers,
             "errors": [{name: row[name] for name in failed} for row in self.rows if row["error"]],
@@ -132,9 +120,6 @@ class _Advice:
 
     def show(self) -> None:
         """Print it for people, the answer last."""
-        if self.probed:
-            up, down = rate(self.probed.up), rate(self.probed.down)
-            say(f"the link: {up} up, {down} down, {time(self.probed.latency)} one way")
         plain, *coded = self.ways
         at = rate(self.bandwidth)
         takes = time(plain.seconds(self.bandwidth))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fedsz.cli.status import StatusLine
 from fedsz.formatting import count, duration, size
-from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.link_events import EventKind, LinkEvent
 
 TRAIN: Final = "train"
 # What an app does with a message of a type, and has done.

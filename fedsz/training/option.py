@@ -26,7 +26,7 @@ ALONE: Final = (RUN, SERVER)  # a sweep has many of these
 SHARED: Final = (RUN, SERVER, SWEEP)
 TRAINING: Final = (*SHARED, PAPER)
 TENSORS: Final = (*SHARED, PAPER, COMPRESS, BENCH, ADVISE)
-LINK: Final = (SERVER, CLIENT, ADVISE)
+LINK: Final = (SERVER, CLIENT)
 
 
 @dataclass(frozen=True)

@@ -237,11 +237,9 @@ class RunConfig:
     tls_ca: str = option("", "PEM file with the authority that signs the other side's "
         "certificate.", TRAVEL, LINK)
     token_file: str = option("", "File with this client's token, for a server that asks for one.",
-        TRAVEL, (CLIENT, ADVISE))
-    tokens: str = option("", "File with the hashes of clients' tokens: each client needs one.",
-        TRAVEL, (SERVER,))
-    revoked: str = option("", "File with revoked serial numbers. Clients that have one are "
-        "refused, or disconnected within seconds.", TRAVEL, (SERVER,))
+        TRAVEL, (CLIENT,))
+    client_file: str = option("", "The fleet's clients, as `fedsz keys` writes them: revoked ones "
+        "are refused. Without --tls-ca each client needs a token.", TRAVEL, (SERVER,))
 
     run_dir: str = option("", "Folder for results; runs/DATE-TIME by default.", RESULTS, ALONE)
     keep_updates: bool = option(False, "Keep each update, before it is checked, in RUN_DIR/updates."

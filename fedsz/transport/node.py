@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from fedsz.errors import ConfigError, log_failure
 from fedsz.flower_compat import SUPERLINK_NODE_ID, ErrorCode, error_reply
 from fedsz.formatting import megabytes
-from fedsz.transport.messages import EncodedMessage, encode_message
+from fedsz.transport.message_format import EncodedMessage, encode_message
 from fedsz.transport.state_folder import StateFolder
 
 logger = logging.getLogger(__name__)

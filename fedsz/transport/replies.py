@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from flwr.app import Message, RecordDict
 
 from fedsz.shelf import Parked
-from fedsz.transport.messages import MOST_FIELDS
+from fedsz.transport.message_format import MOST_FIELDS
 
 
 class StreamedRequest(RecordDict):

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, RecordDict, UserConfig
 from fedsz.data_share import Share
 from fedsz.errors import ConfigError, FedszError
 from fedsz.transport.frames import Hello
-from fedsz.transport.private_files import read_private
+from fedsz.transport.proofs import read_private
 from fedsz.transport.records_file import read_records, write_records
 from fedsz.whole_files import lock_folder, remove_parts, write_whole
 

@@ -8,15 +8,14 @@ import ssl
 from typing import Final
 
 import grpc
-from cryptography import x509
 
 from fedsz.errors import ConfigError, LinkError
-from fedsz.transport.private_files import read_private
-from fedsz.transport.tokens import Token
+from fedsz.transport.proofs import Token, load_certificate, read_private
 from fedsz.whole_files import Pathish, read_bytes
 
 _ANSWER_SECONDS: Final = 5.0
-_ASKS: Final = "; the server asks for a certificate that its --tls-ca has signed"
+# gRPC says of a missing certificate only that the socket was closed.
+CERTIFICATE_HINT: Final = "; a server with --tls-ca takes only certificates that this has signed"
 _ONE_END: Final = (  # that speaks TLS: the client, or the server
     "the server speaks plaintext and this client TLS: start the server with --tls-cert and"
     " --tls-key, or this client with --insecure",
@@ -76,63 +75,34 @@ def channel_credentials(
     return grpc.composite_channel_credentials(credentials, bearer)
 
 
-def load_certificate(path: Pathish) -> x509.Certificate:
-    """Return the first certificate in a PEM file.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    pem = read_bytes(path)
-    try:
-        return x509.load_pem_x509_certificate(pem)
-    except ValueError as err:
-        raise ConfigError(f"{path} holds no certificate: {err}") from err
-
-
-def objection(server: str, *, secure: bool) -> str:
-    """Greet ``host:port`` in TLS, without a certificate, and return what its TLS asks for.
-
-    gRPC does not say so: it tells of a wrong version, or of a closed socket. By TLS 1.3 a client
-    takes part in the whole handshake before the server looks at its certificate, and hangs up.
+def require_same_security(server: str, *, secure: bool) -> None:
+    """Greet ``host:port`` in TLS, to see whether both ends speak it; gRPC does not say so.
 
     Args:
         server: that gRPC has failed to reach.
         secure: whether the client speaks TLS.
 
-    Returns:
-        What to add to gRPC's words; "" if they say all that is known.
-
     Raises:
         LinkError: one end speaks TLS and the other plain text; says what to do.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # that takes any server, to look at it
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Any server will do: nothing is sent to it.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     host, _, port = server.rpartition(":")
-    says, speaks_tls = "", True
+    speaks_tls = True
     try:
         plain = socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS)
-        with context.wrap_socket(plain) as link:
-            says = "" if _stays(link) else _ASKS
+        with context.wrap_socket(plain):
+            pass
     except ssl.SSLEOFError:
-        return ""
+        return
     except ssl.SSLError as err:  # it refuses by an alert, or its answer is none of TLS
         speaks_tls = "ALERT" in str(err.reason)
     except (OSError, OverflowError, UnicodeError):  # no such port, no such name
-        return ""
+        return
     if speaks_tls != secure:
         raise LinkError(f"no link to {server}: {_ONE_END[speaks_tls]}")
-    return says
-
-
-def _stays(link: ssl.SSLSocket) -> bool:
-    """Return whether a server keeps a connection that has shown no certificate."""
-    try:
-        return bool(link.recv(1))
-    except TimeoutError:
-        return True
-    except OSError:  # it says why, or hangs up before it has read what the handshake sent
-        return False
 
 
 def _pair(cert: Pathish, key: Pathish) -> tuple[bytes, bytes]:

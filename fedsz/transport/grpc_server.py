@@ -9,27 +9,110 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import IO
 
 import grpc
 
 from fedsz.errors import LinkError
-from fedsz.transport.events import Counters
+from fedsz.transport.address import is_loopback, network_of
 from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
-from fedsz.transport.identity import Identities
-from fedsz.transport.peer import Delivery
-from fedsz.transport.server_session import ServerSession
-from fedsz.transport.visitors import Visit, Visitors
+from fedsz.transport.link_events import Counters
+from fedsz.transport.proofs import Identities
+from fedsz.transport.server_session import Delivery, ServerSession
 
 logger = logging.getLogger(__name__)
 
 SPOOL_MEMORY_BYTES = 64 << 10  # of each reply; a larger one waits on disk
 _HELLO_SECONDS = 10.0
-_REVOCATION_SECONDS = 2.0  # between looks at the list of what is revoked
-_QUEUE = 256  # messages and frames that a client has not taken; it is not heard before it does
+_REVOCATION_SECONDS = 2.0  # between looks at the file of clients
+_QUEUE = 256  # messages and frames that a client has not taken; it is not read before it does
 _BYE_SECONDS = 2.0  # for the reason of a refusal to reach the client
+
+
+def spool() -> IO[bytes]:
+    """Return a file for the bytes of one reply."""
+    return tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES)
+
+
+def address_of(peer: str) -> str:
+    """Return the `network_of` the address in gRPC's name for a peer; the name if it has none."""
+    host = peer.partition(":")[2].rpartition(":")[0].replace("%5B", "[").replace("%5D", "]")
+    return network_of(host.strip("[]")) or peer
+
+
+@dataclass(eq=False)
+class Visit:
+    """One stream of a client or a stranger."""
+
+    address: str
+    refused: str = ""  # why it is to end; "" as long as it is not
+    refusal: asyncio.Event = field(default_factory=asyncio.Event)  # set once it is refused
+
+    def refuse(self, why: str) -> None:
+        """Let the stream end."""
+        self.refused = why
+        self.refusal.set()
+
+
+class Visitors:
+    """The streams that are open, of which there are so many at most, in all and of one address.
+
+    If there is no room for another stream, the oldest one without a HELLO makes room; if all have
+    said HELLO, the other one is refused.
+
+    Args:
+        most: streams in all.
+        most_per_address: of one address; those of this machine are not limited by it.
+    """
+
+    def __init__(self, most: int, most_per_address: int) -> None:
+        self._most, self._most_per_address = most, most_per_address
+        self._open: Counter[str] = Counter()  # by address
+        self._silent: dict[Visit, None] = {}  # those without a HELLO, the oldest first
+
+    @contextmanager
+    def visit(self, peer: str) -> Iterator[Visit]:
+        """Count a stream for as long as the block takes; `Visit.refused` says if it is to end.
+
+        ``peer`` is gRPC's name for its other end.
+        """
+        visit = Visit(address_of(peer))
+        self._make_room(visit)
+        self._open[visit.address] += 1
+        if not visit.refused:
+            self._silent[visit] = None
+        try:
+            yield visit
+        finally:
+            self.identify(visit)
+            self._open[visit.address] -= 1
+            if not self._open[visit.address]:
+                del self._open[visit.address]
+
+    def identify(self, visit: Visit) -> None:
+        """Note that a client has said HELLO, or that its stream is over."""
+        self._silent.pop(visit, None)
+
+    def _make_room(self, visit: Visit) -> None:
+        address = visit.address
+        if self._open[address] >= self._most_per_address and not is_loopback(address):
+            crowd = [other for other in self._silent if other.address == address]
+            why = f"{address} has its {self._most_per_address} connections"
+        elif self._open.total() >= self._most:
+            crowd = list(self._silent)
+            why = f"the server has its {self._most} connections; try again in a while"
+        else:
+            return
+        if crowd:
+            self.identify(crowd[0])
+            crowd[0].refuse(f"{why}, and this one has not said HELLO")
+        else:
+            visit.refuse(why)
 
 
 class Connection:
@@ -62,7 +145,7 @@ class Connection:
         self._queue.put_nowait(item)
 
     async def send(self, sent: Callable[[Delivery, int], None]) -> None:
-        """Write what is queued until the stream ends; ``sent`` hears of each whole message."""
+        """Write the queue until the stream ends; ``sent`` is called with each whole message."""
         while self.bye is None:
             item = await self._queue.get()
             self._queue.task_done()
@@ -87,25 +170,20 @@ class Connection:
         self._counters.wire_bytes_sent += wire_size(frame)
 
 
-def spool() -> IO[bytes]:
-    """Return a place for the bytes of one reply."""
-    return tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES)
-
-
 class Hub:
-    """Tells a `ServerSession` what happens, and gives it the time."""
+    """Reports events and time to a `ServerSession`."""
 
     def __init__(self, session: ServerSession, identities: Identities, visitors: Visitors) -> None:
         self.session, self._identities, self._visitors = session, identities, visitors
         self._alarm: asyncio.TimerHandle | None = None
 
     def post(self, deliveries: list[Delivery]) -> None:
-        """Send each message to its node; what cannot be sent has its outcome at once."""
+        """Send each message to its node; one that cannot be sent has its outcome at once."""
         self.session.post(deliveries, _now())
         self._set_alarm()
 
     def hasten(self, deliveries: list[Delivery], timeout: float) -> None:
-        """Await these replies for so long from when they were asked for."""
+        """Await these replies for ``timeout`` seconds from when they were posted."""
         self.session.hasten(deliveries, timeout, _now())
         self._set_alarm()
 
@@ -127,7 +205,7 @@ class Hub:
         sent = partial(self.session.sent, connection)
         # A client that neither reads nor writes does not hold up its end.
         work = (connection.send(sent), self._read(connection, visit))
-        ends = (connection.ending.wait(), visit.turned_out.wait())
+        ends = (connection.ending.wait(), visit.refusal.wait())
         tasks = [asyncio.create_task(job) for job in (*work, *ends)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -153,8 +231,8 @@ class Hub:
             self.session.receive(connection, raw, _now())
             raw = await connection.read() if self.session.serves(connection) else None
 
-    async def turn_out_the_revoked(self) -> None:
-        """End the connections of those that are revoked while they are here, for ever."""
+    async def watch_revocations(self) -> None:
+        """End the connections of clients that are revoked while they are here, for ever."""
         while True:
             await asyncio.sleep(_REVOCATION_SECONDS)
             self.session.revoke(self._identities.revoked())

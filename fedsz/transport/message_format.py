@@ -211,7 +211,7 @@ def decode_message(source: Source, size: int, most_fields: int = MOST_FIELDS) ->
     Args:
         source: of the bytes.
         size: how many of them.
-        most_fields: that its records may have; see `fedsz.transport.messages`.
+        most_fields: that its records may have; see `fedsz.transport.message_format`.
 
     Raises:
         CorruptStream: those bytes are no message, or names in it cannot be printed.
