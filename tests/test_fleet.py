@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
 import sys
 import time
 import tomllib
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fedsz.system import raise_descriptor_limit
 from fedsz.training.local_fleet import STATES
 from fedsz.transport.authority import Authority
 from fedsz.whole_files import lock_folder
@@ -162,6 +165,30 @@ def test_clients_prove_who_they_are_and_their_secrets_are_shown_nowhere(fleet: F
     assert len(secrets) > 2
     for secret in secrets:
         assert not any(secret in text for text in shown)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="limits descriptors by bash's ulimit")
+def test_strangers_at_all_ports_do_not_end_a_server_with_few_descriptors(fleet: Fleet) -> None:
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("prometheus_client")
+    few = ("bash", "-c", 'ulimit -n 128; exec "$@"', "-")
+    ports = [free_port() for _ in range(3)]
+    watched = ("--dashboard", ports[1], "--metrics-port", ports[2])
+    arguments = (*PLACE, "--port", ports[0], "--json", "--rounds", 2, "--min-clients", 1)
+    server = Server(fleet.start("server", *arguments, *watched, prefix=few))
+    server.wait_for(lambda event: event["event"] == "listening")
+    raise_descriptor_limit()
+    with ExitStack() as stack:
+        for port in 300 * ports:
+            stranger = stack.enter_context(socket.socket())
+            stranger.setblocking(False)
+            with suppress(BlockingIOError):
+                stranger.connect(("127.0.0.1", port))
+        client = fleet.client(ports[0], 0, 1)
+
+        assert client.wait(LIMIT) == 0
+    assert server.process.wait(LIMIT) == 0
+    assert [line["replies"] for line in server.rounds()] == [0, 1, 1]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="limits descriptors by bash's ulimit")
