@@ -33,8 +33,7 @@ from measuring import interval, machine
 
 from fedsz.flower import FedSZGrid, FedSZMod, GrpcGrid, StreamingFedAvg, run_client
 from fedsz.transport.authority import Authority
-from fedsz.transport.proofs import Identities
-from fedsz.transport.tls import channel_credentials, server_credentials
+from fedsz.transport.credentials import Identities, channel_credentials, server_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

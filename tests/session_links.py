@@ -10,12 +10,12 @@ from typing import IO, TYPE_CHECKING, Any
 from flwr.app import Metadata
 
 from fedsz.transport.client_session import ClientSession
+from fedsz.transport.credentials import Identity
 from fedsz.transport.frames import PROTOCOL, Ack, Bye, ByeKind, Hello, Welcome, frames, pack, unpack
 from fedsz.transport.grid_base import Outgoing
 from fedsz.transport.link_events import EventKind, LinkEvent
 from fedsz.transport.message_format import EncodedMessage
 from fedsz.transport.node import node_id
-from fedsz.transport.proofs import Identity
 from fedsz.transport.server_session import Delivery, Outcome, ServerSession, Settler, Stored
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from cryptography import x509
 
 from fedsz.errors import ConfigError
 from fedsz.transport.authority import Authority
-from fedsz.transport.proofs import Token, own_id, read_issued, revoked_serials
+from fedsz.transport.credentials import Token, own_id, read_issued, revoked_serials
 from tests.test_cli import call, refuse
 
 if TYPE_CHECKING:

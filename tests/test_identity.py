@@ -11,11 +11,17 @@ import pytest
 from fedsz.errors import ConfigError, LinkError
 from fedsz.transport import grpc_server
 from fedsz.transport.authority import Authority
+from fedsz.transport.credentials import (
+    Identities,
+    Token,
+    certified_id,
+    channel_credentials,
+    load_certificate,
+    server_credentials,
+)
 from fedsz.transport.frames import Hello, pack
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.link_events import EventKind
-from fedsz.transport.proofs import Identities, Token, certified_id, load_certificate
-from fedsz.transport.tls import channel_credentials, server_credentials
 from tests import certificates
 from tests.links import LONG, Client, RawClient, Server, reasons, waiting_app
 

@@ -15,9 +15,9 @@ from hypothesis.stateful import (
 )
 
 from fedsz.transport import frames
+from fedsz.transport.credentials import Identity, Kind, Proof
 from fedsz.transport.frames import MAX_UNANSWERED, ByeKind
 from fedsz.transport.node import node_id
-from fedsz.transport.proofs import Identity, Kind, Proof
 from fedsz.transport.server_session import Stored
 from tests.session_links import FRAMES, GRACE, Device, Sink, World
 

@@ -7,10 +7,10 @@ from flwr.app import Error
 
 from fedsz.flower_compat import ErrorCode
 from fedsz.transport import server_session
+from fedsz.transport.credentials import Identity, Kind, Proof, why_wrong
 from fedsz.transport.frames import PROTOCOL, Ack, Begin, Bye, ByeKind, Hello, Welcome, pack
 from fedsz.transport.link_events import EventKind
 from fedsz.transport.node import node_id
-from fedsz.transport.proofs import Identity, Kind, Proof, why_wrong
 from tests.session_links import GRACE, Door
 
 OWNER = Hello(PROTOCOL, "a", {}, [], b"the key of one process")

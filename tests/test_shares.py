@@ -17,7 +17,7 @@ from fedsz.data_share import Share
 from fedsz.errors import LinkError
 from fedsz.transport.frames import PROTOCOL, Bye, ByeKind, Hello, Welcome
 from fedsz.transport.link_events import EventKind
-from fedsz.transport.state_folder import CLIENT, StateFolder
+from fedsz.transport.node import CLIENT, StateFolder
 from tests.links import Client
 from tests.session_links import GRACE, Door
 

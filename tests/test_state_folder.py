@@ -17,7 +17,7 @@ from fedsz.flower import GrpcGrid
 from fedsz.flower.records import to_array
 from fedsz.transport.frames import PROTOCOL, Hello
 from fedsz.transport.link_events import EventKind
-from fedsz.transport.state_folder import CLIENT, STATE, StateFolder
+from fedsz.transport.node import CLIENT, STATE, StateFolder
 from fedsz.whole_files import LOCK
 from tests.conftest import files_of_at_most
 from tests.links import Client, free_port

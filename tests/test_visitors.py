@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING
 
 import grpc
@@ -21,67 +21,14 @@ from fedsz.training.fleet import _repeatable
 from fedsz.training.options import RunConfig
 from fedsz.transport import address, channel, grpc_grid
 from fedsz.transport.channel import METHOD, SERVICE
-from fedsz.transport.frames import Begin, Hello, pack
-from fedsz.transport.grpc_server import Visit, Visitors, address_of
+from fedsz.transport.frames import Begin, Bye, ByeKind, Hello, pack, unpack
 from fedsz.transport.link_events import EventKind
-from tests.links import LONG
+from tests.links import LONG, Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.links import Serve
-
-
-@pytest.mark.parametrize(
-    ("peer", "name"),
-    [
-        ("ipv4:192.0.2.7:40000", "192.0.2.7"),
-        ("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:40000", "2001:db8:1:2::/64"),
-        ("ipv6:[2001:db8:1:2::9]:1", "2001:db8:1:2::/64"),
-        ("ipv6:[::ffff:192.0.2.7]:1", "192.0.2.7"),
-        ("ipv6:[::1]:1", "::1"),
-        ("unix:/run/fedsz", "unix:/run/fedsz"),
-    ],
-)
-def test_addresses(peer: str, name: str) -> None:
-    assert address_of(peer) == name
-
-
-def visited(visitors: Visitors, stack: contextlib.ExitStack, peer: str, *, hello: bool) -> Visit:
-    visit = stack.enter_context(visitors.visit(peer))
-    if hello:
-        visitors.identify(visit)
-    return visit
-
-
-def test_one_address_does_not_take_all_places() -> None:
-    visitors = Visitors(most=6, most_per_address=3)
-    with contextlib.ExitStack() as stack:
-        here = partial(visited, visitors, stack, hello=True)
-        assert not any(here(f"ipv4:192.0.2.1:{port}").refused for port in range(3))
-        with visitors.visit("ipv4:192.0.2.1:9") as fourth:
-            assert fourth.refused == "192.0.2.1 has its 3 connections"
-        assert not any(here(f"ipv4:127.0.0.1:{port}").refused for port in range(3))
-        with visitors.visit("ipv4:192.0.2.2:1") as seventh:
-            assert "has its 6 connections" in seventh.refused
-    with visitors.visit("ipv4:192.0.2.1:9") as later:
-        assert not later.refused
-
-
-@pytest.mark.parametrize("where", ["192.0.2.1", "127.0.0.1"])  # limits of an address, and in all
-def test_the_oldest_stream_without_hello_makes_room(where: str) -> None:
-    visitors = Visitors(most=4, most_per_address=3)
-    with contextlib.ExitStack() as stack:
-        known = visited(visitors, stack, f"ipv4:{where}:1", hello=True)
-        other = visited(visitors, stack, "ipv4:192.0.2.2:1", hello=True)
-        silent = [visited(visitors, stack, f"ipv4:{where}:{i}", hello=False) for i in (2, 3)]
-        assert not any(visit.refused for visit in silent)
-
-        newcomer = visited(visitors, stack, f"ipv4:{where}:4", hello=False)
-
-        assert silent[0].refused.endswith("and this one has not said HELLO")
-        assert silent[0].refusal.is_set()
-        assert not any(visit.refused for visit in (known, other, silent[1], newcomer))
 
 
 def test_streams_without_hello_keep_nobody_out(serve: Serve) -> None:
@@ -91,12 +38,14 @@ def test_streams_without_hello_keep_nobody_out(serve: Serve) -> None:
         over.wait(LONG)
         yield from ()
 
-    with grpc.insecure_channel(server.address) as opened:
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(grpc.insecure_channel(server.address))
         connect = opened.stream_stream(f"/{SERVICE}/{METHOD}")
         calls = [connect(silence()) for _ in range(9)]
-        with pytest.raises(grpc.RpcError) as refused:
-            next(calls[0])
-        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE  # a client comes again
+        full = Bye(ByeKind.TAKEN, "the server has its 8 connections")  # a client comes again
+        heard = stack.enter_context(ThreadPoolExecutor(len(calls)))
+        first = next(as_completed([heard.submit(next, call) for call in calls])).result()
+        assert unpack(first) == full
 
         honest = server.client("honest")
 
@@ -105,6 +54,19 @@ def test_streams_without_hello_keep_nobody_out(serve: Serve) -> None:
             call.cancel()
         over.set()
     assert len(server.ask()) == 1
+
+
+def test_a_client_without_a_place_comes_again(serve: Serve) -> None:
+    server = serve(max_connections=1)
+    first = server.client("first")
+    second = Client(server.address, "second")
+    server.clients.append(second)
+    waiting = second.events.wait(EventKind.WAITING)
+    assert waiting.detail.startswith("the server has its 1 connections; next try")
+    first.stop.set()
+    assert first.ended() is None
+
+    second.events.wait(EventKind.JOINED)
 
 
 def ended(connection: socket.socket) -> bool:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from fedsz.errors import ConfigError
 from fedsz.transport.address import is_loopback
-from fedsz.transport.proofs import read_private
+from fedsz.transport.credentials import read_private
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

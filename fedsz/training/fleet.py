@@ -28,11 +28,16 @@ from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
 from fedsz.training.run_folder import RunFolder
 from fedsz.training.task import load_task
 from fedsz.transport.channel import security
+from fedsz.transport.credentials import (
+    Identities,
+    channel_credentials,
+    own_id,
+    read_private,
+    server_credentials,
+)
 from fedsz.transport.grpc_client import LAST_DELAY, run_client
 from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.link_events import EventKind, LinkEvent, NodeConfig, OnEvent
-from fedsz.transport.proofs import Identities, own_id, read_private
-from fedsz.transport.tls import channel_credentials, server_credentials
 from fedsz.whole_files import read_bytes
 
 _TOLD = (
@@ -159,7 +164,6 @@ def _grid_of(
         ),
         run_id=resumed.checkpoint.run_id if resumed else None,
         on_event=tell_link,
-        max_connections_per_address=config.max_connections_per_address or None,
         shares=config.shares or config.min_clients,
         why_unfit=partial(_why_unfit, config),
     )

@@ -228,8 +228,6 @@ class RunConfig:
         "by default.", TRAVEL, (CLIENT,))
     reconnect_grace: float = option(10.0, "Seconds that a client may take to connect again.",
         TRAVEL, ALONE, low=0, high=1e6)
-    max_connections_per_address: int = option(0, "Connections that one address may hold; 0 for "
-        "half of what file descriptors allow.", TRAVEL, (SERVER,), low=0, high=1_000_000)
     insecure: bool = option(False, "Send plaintext: anyone on the path can read and change it.",
         TRAVEL, LINK)
     tls_cert: str = option("", "PEM file with this side's certificate.", TRAVEL, LINK)

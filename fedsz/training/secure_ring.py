@@ -14,7 +14,7 @@ from fedsz.secagg.identity import CertificateVerifier
 from fedsz.secagg.noise import NoisedCodec, NoisedPlan
 from fedsz.secagg.token_plan import layout_digest
 from fedsz.training.options import RunConfig
-from fedsz.transport.proofs import read_issued, revoked_serials
+from fedsz.transport.credentials import read_issued, revoked_serials
 from fedsz.whole_files import read_bytes
 
 

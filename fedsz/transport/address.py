@@ -1,4 +1,4 @@
-"""Where a process listens, as text and as a socket; where others come from, and how many may.
+"""Where a process listens, as text and as a socket, and how many connections it may have.
 
 Each connection takes a file descriptor, and so does each client's reply that waits on disk. A
 process divides its descriptors: some for itself, some for each of its two web servers (the live
@@ -77,20 +77,6 @@ def is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
-
-
-def network_of(host: str) -> str:
-    """Return an IP address as it is counted: of IPv6, the /64 network; "" if it is none.
-
-    Whoever has one IPv6 address commonly has all of its /64.
-    """
-    with suppress(ValueError):
-        address = ipaddress.ip_address(host.partition("%")[0])
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        if mapped.version == 4 or mapped.is_loopback:
-            return str(mapped)
-        return str(ipaddress.ip_network((mapped, 64), strict=False))
-    return ""
 
 
 def connections_for_web() -> int:

@@ -34,7 +34,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import json, structs
 
 from fedsz.errors import ConfigError, cannot
-from fedsz.transport.proofs import (
+from fedsz.transport.credentials import (
     Issued,
     Kind,
     Token,

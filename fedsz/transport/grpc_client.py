@@ -26,7 +26,7 @@ from flwr.app import Message, UserConfig
 from flwr.clientapp import ClientApp
 
 from fedsz.errors import ConfigError, CorruptStream, LinkError
-from fedsz.transport import channel, tls
+from fedsz.transport import channel
 from fedsz.transport.channel import DEFAULT_MAX_MESSAGE_BYTES
 from fedsz.transport.client_session import ClientSession, Request
 from fedsz.transport.frames import (
@@ -41,8 +41,7 @@ from fedsz.transport.frames import (
 )
 from fedsz.transport.link_events import EventKind, LinkEvent, OnEvent, percent_passed, tell
 from fedsz.transport.message_format import EncodedMessage, decode_message
-from fedsz.transport.node import Node
-from fedsz.transport.state_folder import StateFolder
+from fedsz.transport.node import Node, StateFolder
 
 # Messages of a connection as they are to be written, each an iterable of frames; None ends it.
 _Outbox = queue.SimpleQueue[Iterable[bytes] | None]
@@ -59,6 +58,11 @@ FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds between attempts to connect
 _FINAL_CODES = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION_DENIED)
 # gRPC's words for a server whose certificate has another authority, or is for other hosts.
 _WRONG_SERVER = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed")
+# gRPC says of a missing certificate, or of TLS at one end alone, that the socket was closed.
+_TLS_HINTS = {
+    True: "; does the server speak TLS, and has its --tls-ca signed this client's certificate?",
+    False: "; does the server speak TLS? Then give --tls-ca in place of --insecure",
+}
 
 
 def run_client(
@@ -95,7 +99,7 @@ def run_client(
         node_config: the app's ``context.node_config``; the server is sent it, too.
         wants_share: ask the server for a share of the data, which ``context.node_config`` then has
             as "partition-id" and "num-partitions". If ``state_dir`` has kept one, ask for that.
-        credentials: for TLS, see `fedsz.transport.tls.channel_credentials`; None sends plain text.
+        credentials: for TLS, see `channel_credentials`; None sends plain text.
         run_config: the app's ``context.run_config``.
         max_wait: seconds to go on without a server, at first and later; None never gives up.
         state_dir: a folder for the Context's state, to go on with after a crash; it is emptied
@@ -107,8 +111,7 @@ def run_client(
 
     Raises:
         ConfigError: ``server``, ``client_id``, ``node_config`` or ``state_dir`` is not usable.
-        LinkError: the server cannot be reached, refuses this client, took another in its place, or
-            speaks TLS where this client does not, or the other way round.
+        LinkError: the server cannot be reached, refuses this client, or took another in its place.
 
     Examples:
         >>> import threading, time
@@ -344,10 +347,8 @@ class _Link:
                     raise LinkError(f"no link to {self.server}: {trouble}") from err
                 # A server that has let this client in before does not change its mind.
                 if self._alone_since is not None and err.code() == grpc.StatusCode.UNAVAILABLE:
-                    secure = self._credentials is not None
-                    tls.require_same_security(self.server, secure=secure)
-                    trouble += tls.CERTIFICATE_HINT * secure
-                self._trouble = trouble  # once it is all known: the app's side may give up with it
+                    trouble += _TLS_HINTS[self._credentials is not None]
+                self._trouble = trouble  # once it is complete: the app's thread may raise it
             except CorruptStream as err:
                 raise LinkError(f"{self.server} breaks the protocol: {err.what}") from err
             finally:

@@ -25,10 +25,10 @@ from fedsz.transport.channel import (
     SERVICE,
     warn_of_plaintext,
 )
+from fedsz.transport.credentials import Identities
 from fedsz.transport.grid_base import GridBase, open_reply
-from fedsz.transport.grpc_server import Hub, Visitors, spool
+from fedsz.transport.grpc_server import Hub, spool
 from fedsz.transport.link_events import Counters, NodeConfig, OnEvent, tell
-from fedsz.transport.proofs import Identities
 from fedsz.transport.server_session import Delivery, Outcome, ServerSession, Settler, Stored
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class GrpcGrid(GridBase):
     Args:
         host: the address to listen on; ``0.0.0.0`` or ``::`` for all interfaces.
         port: 0 takes any free one; see `port`.
-        credentials: for TLS, see `fedsz.transport.tls.server_credentials`; None sends plain text.
+        credentials: for TLS, see `server_credentials`; None sends plain text.
         max_message_bytes: the largest reply accepted; a client that sends more is refused.
         reconnect_grace: seconds in which a client that lost its connection may come back before
             the replies it owes are given up.
@@ -64,8 +64,6 @@ class GrpcGrid(GridBase):
         on_event: told of joins, leaves and messages, from the grid's own thread: must not block.
         max_connections: in all; None takes what file descriptors allow, of which this process gets
             as many as it may have; see `fedsz.transport.address`.
-        max_connections_per_address: of these; None takes half. Clients on this machine are not
-            limited by it.
         shares: of the data, to give to clients that ask for one. No two connected clients have the
             same share, asked for or named. None gives none and checks none.
         why_unfit: called with the ``node_config`` of a client that joins. It returns why the client
@@ -95,7 +93,6 @@ class GrpcGrid(GridBase):
         run_id: int | None = None,
         on_event: OnEvent | None = None,
         max_connections: int | None = None,
-        max_connections_per_address: int | None = None,
         shares: int | None = None,
         why_unfit: Callable[[NodeConfig], str] = lambda _: "",
     ) -> None:
@@ -116,8 +113,7 @@ class GrpcGrid(GridBase):
             shares=shares,
             why_unfit=why_unfit,
         )
-        visitors = Visitors(most, max_connections_per_address or max(1, most // 2))
-        self._hub = Hub(session, self._identities, visitors)
+        self._hub = Hub(session, self._identities, most)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving
         # Over _loop: what is posted is posted before the end. The garbage collector may free a

@@ -9,20 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import IO
 
 import grpc
 
 from fedsz.errors import LinkError
-from fedsz.transport.address import is_loopback, network_of
-from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
+from fedsz.transport.credentials import Identities
+from fedsz.transport.frames import Bye, ByeKind, Control, frames, pack, wire_size
 from fedsz.transport.link_events import Counters
-from fedsz.transport.proofs import Identities
 from fedsz.transport.server_session import Delivery, ServerSession
 
 logger = logging.getLogger(__name__)
@@ -37,82 +33,6 @@ _BYE_SECONDS = 2.0  # for the reason of a refusal to reach the client
 def spool() -> IO[bytes]:
     """Return a file for the bytes of one reply."""
     return tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES)
-
-
-def address_of(peer: str) -> str:
-    """Return the `network_of` the address in gRPC's name for a peer; the name if it has none."""
-    host = peer.partition(":")[2].rpartition(":")[0].replace("%5B", "[").replace("%5D", "]")
-    return network_of(host.strip("[]")) or peer
-
-
-@dataclass(eq=False)
-class Visit:
-    """One stream of a client or a stranger."""
-
-    address: str
-    refused: str = ""  # why it is to end; "" as long as it is not
-    refusal: asyncio.Event = field(default_factory=asyncio.Event)  # set once it is refused
-
-    def refuse(self, why: str) -> None:
-        """Let the stream end."""
-        self.refused = why
-        self.refusal.set()
-
-
-class Visitors:
-    """The streams that are open, of which there are so many at most, in all and of one address.
-
-    If there is no room for another stream, the oldest one without a HELLO makes room; if all have
-    said HELLO, the other one is refused.
-
-    Args:
-        most: streams in all.
-        most_per_address: of one address; those of this machine are not limited by it.
-    """
-
-    def __init__(self, most: int, most_per_address: int) -> None:
-        self._most, self._most_per_address = most, most_per_address
-        self._open: Counter[str] = Counter()  # by address
-        self._silent: dict[Visit, None] = {}  # those without a HELLO, the oldest first
-
-    @contextmanager
-    def visit(self, peer: str) -> Iterator[Visit]:
-        """Count a stream for as long as the block takes; `Visit.refused` says if it is to end.
-
-        ``peer`` is gRPC's name for its other end.
-        """
-        visit = Visit(address_of(peer))
-        self._make_room(visit)
-        self._open[visit.address] += 1
-        if not visit.refused:
-            self._silent[visit] = None
-        try:
-            yield visit
-        finally:
-            self.identify(visit)
-            self._open[visit.address] -= 1
-            if not self._open[visit.address]:
-                del self._open[visit.address]
-
-    def identify(self, visit: Visit) -> None:
-        """Note that a client has said HELLO, or that its stream is over."""
-        self._silent.pop(visit, None)
-
-    def _make_room(self, visit: Visit) -> None:
-        address = visit.address
-        if self._open[address] >= self._most_per_address and not is_loopback(address):
-            crowd = [other for other in self._silent if other.address == address]
-            why = f"{address} has its {self._most_per_address} connections"
-        elif self._open.total() >= self._most:
-            crowd = list(self._silent)
-            why = f"the server has its {self._most} connections; try again in a while"
-        else:
-            return
-        if crowd:
-            self.identify(crowd[0])
-            crowd[0].refuse(f"{why}, and this one has not said HELLO")
-        else:
-            visit.refuse(why)
 
 
 class Connection:
@@ -171,11 +91,22 @@ class Connection:
 
 
 class Hub:
-    """Reports events and time to a `ServerSession`."""
+    """Reports events and time to a `ServerSession`.
 
-    def __init__(self, session: ServerSession, identities: Identities, visitors: Visitors) -> None:
-        self.session, self._identities, self._visitors = session, identities, visitors
+    If there is no room for another connection, the oldest one without a HELLO makes room; if all
+    have said HELLO, the new one is told to try again.
+
+    Args:
+        session: of all clients.
+        identities: who may connect.
+        most: connections at a time.
+    """
+
+    def __init__(self, session: ServerSession, identities: Identities, most: int) -> None:
+        self.session, self._identities, self._most = session, identities, most
         self._alarm: asyncio.TimerHandle | None = None
+        self._connections = 0
+        self._silent: dict[Connection, None] = {}  # those without a HELLO, the oldest first
 
     def post(self, deliveries: list[Delivery]) -> None:
         """Send each message to its node; one that cannot be sent has its outcome at once."""
@@ -189,14 +120,24 @@ class Hub:
 
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Handle one connection from its HELLO to its end: gRPC calls this for each stream."""
-        with self._visitors.visit(context.peer()) as visit:
-            if not visit.refused:
-                await self._serve(visit, context)
-            if visit.refused:  # for now: the client tries again
-                await context.abort(grpc.StatusCode.UNAVAILABLE, visit.refused)
-
-    async def _serve(self, visit: Visit, context: grpc.aio.ServicerContext) -> None:
         connection = Connection(context, self.session.counters)
+        if self._connections >= self._most:
+            full = Bye(ByeKind.TAKEN, f"the server has its {self._most} connections")
+            if not self._silent:
+                await context.write(pack(full))
+                return
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            oldest.put(full)
+        self._connections += 1
+        self._silent[connection] = None
+        try:
+            await self._serve(connection, context)
+        finally:
+            self._connections -= 1
+            self._silent.pop(connection, None)
+
+    async def _serve(self, connection: Connection, context: grpc.aio.ServicerContext) -> None:
         try:
             self.session.connect(connection, self._identities.of(context))
         except LinkError as err:
@@ -204,9 +145,8 @@ class Hub:
             self.session.refuse(connection, str(err))
         sent = partial(self.session.sent, connection)
         # A client that neither reads nor writes does not hold up its end.
-        work = (connection.send(sent), self._read(connection, visit))
-        ends = (connection.ending.wait(), visit.refusal.wait())
-        tasks = [asyncio.create_task(job) for job in (*work, *ends)]
+        work = (connection.send(sent), self._read(connection))
+        tasks = [asyncio.create_task(job) for job in (*work, connection.ending.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if connection.bye is not None:
@@ -220,13 +160,13 @@ class Hub:
                 if isinstance(outcome, Exception) and not isinstance(outcome, grpc.aio.BaseError):
                     logger.error("a connection failed", exc_info=outcome)
 
-    async def _read(self, connection: Connection, visit: Visit) -> None:
+    async def _read(self, connection: Connection) -> None:
         try:
             raw = await asyncio.wait_for(connection.read(), _HELLO_SECONDS)
         except TimeoutError:
             raw = None
             self.session.refuse(connection, f"no HELLO within {_HELLO_SECONDS:g} s")
-        self._visitors.identify(visit)
+        self._silent.pop(connection, None)
         while raw is not None:
             self.session.receive(connection, raw, _now())
             raw = await connection.read() if self.session.serves(connection) else None

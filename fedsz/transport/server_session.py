@@ -21,11 +21,11 @@ from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.flower_compat import ErrorCode
 from fedsz.formatting import megabytes
 from fedsz.transport import frames
+from fedsz.transport.credentials import Identity, why_revoked, why_wrong
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Incoming, Welcome
 from fedsz.transport.grid_base import Outgoing
 from fedsz.transport.link_events import Counters, EventKind, LinkEvent, NodeConfig
 from fedsz.transport.node import node_id
-from fedsz.transport.proofs import Identity, why_revoked, why_wrong
 
 MAX_PEERS: Final = 1 << 16  # clients that are remembered; more are taken once some have left
 TIMED_BYTES: Final = 64 << 10  # after its first chunk, from which an upload tells a bandwidth

@@ -1,4 +1,4 @@
-"""How a client proves its id: by a certificate or a token, and the file of the fleet's clients.
+"""Who is at the other end: by TLS, certificates, tokens, and the file of the fleet's clients.
 
 A token is a serial number and 256 random bits. Its client shows it on every connection, over TLS
 alone. The server keeps its SHA-256: a slow or salted hash protects passwords that can be guessed,
@@ -10,9 +10,11 @@ a server reads it again whenever it has changed.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import hmac
 import secrets
+import ssl
 import stat
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -309,3 +311,82 @@ def _proof_of(pem: bytes) -> Proof:
         return Proof(Kind.CERTIFICATE, certificate.serial_number, certified_id(certificate))
     except ValueError as err:  # which OpenSSL has let pass
         raise LinkError(f"the certificate cannot be read: {err}") from None
+
+
+def server_credentials(
+    cert: Pathish, key: Pathish, ca: Pathish | None = None
+) -> grpc.ServerCredentials:
+    """Return what `GrpcGrid` needs to speak TLS.
+
+    Args:
+        cert: PEM file with the server's certificate, then any intermediate ones.
+        key: PEM file with its private key, not encrypted, which nobody else may read.
+        ca: PEM file with the certificates that clients must be signed by; None admits everybody.
+
+    Raises:
+        ConfigError: a file is missing, or not what it should be, or the certificate has expired.
+    """
+    pair = _pair(cert, key)
+    if ca is None:
+        return grpc.ssl_server_credentials([pair])
+    return grpc.ssl_server_credentials([pair], _authority(ca), require_client_auth=True)
+
+
+def channel_credentials(
+    ca: Pathish | None = None,
+    cert: Pathish | None = None,
+    key: Pathish | None = None,
+    *,
+    token: Pathish | None = None,
+) -> grpc.ChannelCredentials:
+    """Return what `run_client` needs to speak TLS.
+
+    Args:
+        ca: PEM file with the certificates that the server must be signed by; None means those
+            that gRPC ships, for servers with a public certificate.
+        cert: PEM file with the client's own certificate, for servers that ask for one.
+        key: PEM file with its private key, not encrypted, which nobody else may read.
+        token: file with the client's token, for servers that ask for one. It goes with each
+            connection; gRPC sends it over TLS only.
+
+    Raises:
+        ConfigError: a file is missing, or not what it should be; ``cert`` and ``key`` are not a
+            pair; or the certificate has expired.
+    """
+    authority = None if ca is None else _authority(ca)
+    if (cert is None) != (key is None):
+        raise ConfigError("a client certificate needs both its cert and its key")
+    pair = (None, None) if cert is None or key is None else _pair(cert, key)
+    credentials = grpc.ssl_channel_credentials(authority, *pair)
+    if token is None:
+        return credentials
+    bearer = grpc.access_token_call_credentials(Token.read(token).text())
+    return grpc.composite_channel_credentials(credentials, bearer)
+
+
+def _pair(cert: Pathish, key: Pathish) -> tuple[bytes, bytes]:
+    """Return the bytes of a key and of its certificate chain; gRPC would not say what is wrong."""
+    chain_bytes, key_bytes = read_bytes(cert), read_private(key)
+    if b"ENCRYPTED" in key_bytes:
+        raise ConfigError(f"{key}: the private key is encrypted; gRPC cannot ask for a passphrase")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except ssl.SSLError as err:
+        raise ConfigError(f"{cert} and {key} are no certificate and its key: {err}") from err
+    # The other end would say no more than that the link is broken.
+    certificate, now = load_certificate(cert), datetime.datetime.now(datetime.UTC)
+    if now > certificate.not_valid_after_utc:
+        raise ConfigError(f"{cert} expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
+    if now < certificate.not_valid_before_utc:
+        raise ConfigError(f"{cert} is valid from {certificate.not_valid_before_utc:%Y-%m-%d} on")
+    return key_bytes, chain_bytes
+
+
+def _authority(ca: Pathish) -> bytes:
+    """Return the bytes of a file of CA certificates."""
+    raw = read_bytes(ca)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=ca)
+    except ssl.SSLError as err:
+        raise ConfigError(f"{ca} holds no certificates: {err}") from err
+    return raw
