@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fedsz.monitoring.dashboard import Dashboard, served
+from fedsz.monitoring.live_page import Dashboard, served
 from fedsz.monitoring.metrics import Metrics
 from fedsz.monitoring.run_summary import Follower
 from tests.watched_runs import record, write_run

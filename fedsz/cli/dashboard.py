@@ -28,7 +28,7 @@ def command(
     """
     import time
 
-    from fedsz.monitoring.dashboard import Dashboard, served
+    from fedsz.monitoring.live_page import Dashboard, served
 
     with served(Dashboard(run_dir), listen, token) as url:
         print(f"dashboard at {url}", flush=True)
