@@ -246,19 +246,7 @@ class GrpcGrid(GridBase):
         """
         outcomes: _Outcomes = SimpleQueue()
         deliveries = self._post(messages, timeout, lambda d, outcome: outcomes.put((d, outcome)))
-
-        def give_up(hub: Hub) -> None:
-            hub.session.forget(deliveries)
-            while not outcomes.empty():
-                _discard(outcomes.get()[1])
-
-        # In the hub's thread, so that nothing comes in meanwhile.
-        return _Replies(
-            len(deliveries),
-            outcomes,
-            give_up=lambda: self._call(give_up),
-            hasten=lambda seconds: self._call(lambda hub: hub.hasten(deliveries, seconds)),
-        )
+        return _Replies(deliveries, outcomes, self._call)
 
     def _post(
         self, messages: Iterable[Message], timeout: float | None, settle: Settler
@@ -318,14 +306,12 @@ class _Replies:
 
     def __init__(
         self,
-        missing: int,
+        deliveries: list[Delivery],
         outcomes: _Outcomes,
-        *,
-        give_up: Callable[[], object],
-        hasten: Callable[[float], object],
+        call: Callable[[Callable[[Hub], None]], bool],
     ) -> None:
-        self._missing, self._outcomes = missing, outcomes
-        self._give_up, self._hasten = give_up, hasten
+        self._deliveries, self._outcomes, self._call = deliveries, outcomes, call
+        self._missing = len(deliveries)
 
     def __iter__(self) -> Self:
         return self
@@ -340,13 +326,22 @@ class _Replies:
     def give_up_after(self, seconds: float) -> None:
         """Await the missing replies for so long from when they were asked for."""
         if self._missing:
-            self._hasten(seconds)
+            deliveries = self._deliveries
+            self._call(lambda hub: hub.hasten(deliveries, seconds))
 
     def close(self) -> None:
         """Await no more replies."""
-        if self._missing:
-            self._missing = 0
-            self._give_up()
+        if not self._missing:
+            return
+        self._missing = 0
+        deliveries, outcomes = self._deliveries, self._outcomes
+
+        def give_up(hub: Hub) -> None:
+            hub.session.forget(deliveries)
+            while not outcomes.empty():
+                _discard(outcomes.get()[1])
+
+        self._call(give_up)  # in the hub's thread, so that nothing comes in meanwhile
 
     def __del__(self) -> None:
         self.close()
