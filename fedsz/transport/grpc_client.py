@@ -346,7 +346,8 @@ class _Link:
                 if err.code() in _FINAL_CODES or any(map(trouble.count, _WRONG_SERVER)):
                     raise LinkError(f"no link to {self.server}: {trouble}") from err
                 # A server that has let this client in before does not change its mind.
-                if self._alone_since is not None and err.code() == grpc.StatusCode.UNAVAILABLE:
+                may_be_tls = err.code() == grpc.StatusCode.UNAVAILABLE and "refused" not in trouble
+                if self._alone_since is not None and may_be_tls:
                     trouble += _TLS_HINTS[self._credentials is not None]
                 self._trouble = trouble  # once it is complete: the app's thread may raise it
             except CorruptStream as err:
