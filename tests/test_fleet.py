@@ -7,9 +7,11 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 import tomllib
-from contextlib import ExitStack, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,6 +169,16 @@ def test_clients_prove_who_they_are_and_their_secrets_are_shown_nowhere(fleet: F
         assert not any(secret in text for text in shown)
 
 
+def has_ended(stranger: socket.socket) -> bool:
+    """Say whether a connection has ended, or was refused."""
+    try:
+        return not stranger.recv(1 << 16)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="limits descriptors by bash's ulimit")
 def test_strangers_at_all_ports_do_not_end_a_server_with_few_descriptors(fleet: Fleet) -> None:
     pytest.importorskip("uvicorn")
@@ -178,15 +190,30 @@ def test_strangers_at_all_ports_do_not_end_a_server_with_few_descriptors(fleet: 
     server = Server(fleet.start("server", *arguments, *watched, prefix=few))
     server.wait_for(lambda event: event["event"] == "listening")
     raise_descriptor_limit()
-    with ExitStack() as stack:
-        for port in 300 * ports:
-            stranger = stack.enter_context(socket.socket())
-            stranger.setblocking(False)
-            with suppress(BlockingIOError):
-                stranger.connect(("127.0.0.1", port))
-        client = fleet.client(ports[0], 0, 1)
+    over = threading.Event()
 
-        assert client.wait(LIMIT) == 0
+    def come_again(port: int) -> None:
+        """Have 300 connections that ask nothing; of the web servers, others for those that end."""
+        strangers: list[socket.socket] = []
+        while not over.wait(0.1):
+            for stranger in filter(has_ended, strangers[:] if port != ports[0] else []):
+                strangers.remove(stranger)
+                stranger.close()
+            for _ in range(300 - len(strangers)):
+                strangers.append(socket.socket())
+                strangers[-1].setblocking(False)
+                with suppress(BlockingIOError):
+                    strangers[-1].connect(("127.0.0.1", port))
+        for stranger in strangers:
+            stranger.close()
+
+    with ThreadPoolExecutor(len(ports)) as crowd:
+        done = [crowd.submit(come_again, port) for port in ports]
+        client = fleet.client(ports[0], 0, 1)
+        ended = client.wait(LIMIT)
+        over.set()
+    assert [each.result() for each in done] == [None] * len(ports)
+    assert ended == 0
     assert server.process.wait(LIMIT) == 0
     assert [line["replies"] for line in server.rounds()] == [0, 1, 1]
 
