@@ -23,8 +23,8 @@ from fedsz.flower.records import sealed, stream_of, to_record
 from fedsz.training.apps import make_client_app
 from fedsz.training.options import RunConfig
 from fedsz.training.task import load_task
-from fedsz.transport.messages import EncodedMessage
-from fedsz.transport.tls import channel_credentials
+from fedsz.transport.credentials import channel_credentials
+from fedsz.transport.message_format import EncodedMessage
 from tests.hostile_headers import HOSTILE
 
 TASK = "tests.resume_task:Regression"

@@ -133,11 +133,11 @@ def flower_log() -> Iterator[list[str]]:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Starts servers in this process, which end with the test; clients come back at once."""
-    from fedsz.transport import client
+    from fedsz.transport import grpc_client
     from tests.links import Server, closing_all
 
-    monkeypatch.setattr(client, "FIRST_DELAY", 0.05)
-    monkeypatch.setattr(client, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(grpc_client, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(grpc_client, "_POLL_SECONDS", 0.05)
     with closing_all(Server) as start:
         yield start
 

@@ -45,7 +45,7 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.flower_compat import ErrorCode, make_message
-from fedsz.transport.messages import decode_message
+from fedsz.transport.message_format import decode_message
 from fedsz.transport.node import Node
 
 

@@ -23,7 +23,7 @@ from fedsz.errors import CorruptStream, FedszError
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import PREFIX
 from fedsz.transport.frames import unpack
-from fedsz.transport.messages import decode_message
+from fedsz.transport.message_format import decode_message
 from tests.hostile_headers import sealed_header
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from fedsz.transport.channel import METHOD, SERVICE
-from fedsz.transport.client import run_client
-from fedsz.transport.events import EventKind, LinkEvent, OnEvent
 from fedsz.transport.frames import unpack
+from fedsz.transport.grpc_client import run_client
 from fedsz.transport.grpc_grid import GrpcGrid
+from fedsz.transport.link_events import EventKind, LinkEvent, OnEvent
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

@@ -10,14 +10,13 @@ from typing import IO, TYPE_CHECKING, Any
 from flwr.app import Metadata
 
 from fedsz.transport.client_session import ClientSession
-from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.credentials import Identity
 from fedsz.transport.frames import PROTOCOL, Ack, Bye, ByeKind, Hello, Welcome, frames, pack, unpack
 from fedsz.transport.grid_base import Outgoing
-from fedsz.transport.identity import Identity
-from fedsz.transport.messages import EncodedMessage
+from fedsz.transport.link_events import EventKind, LinkEvent
+from fedsz.transport.message_format import EncodedMessage
 from fedsz.transport.node import node_id
-from fedsz.transport.peer import Delivery, Outcome, Settler, Stored
-from fedsz.transport.server_session import ServerSession
+from fedsz.transport.server_session import Delivery, Outcome, ServerSession, Settler, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,7 +141,7 @@ class Link:
         if isinstance(item, Welcome):
             self.welcome = True
             own = self.device.client_id
-            assert all(own in proof.names for proof in self.device.identity), (
+            assert all(own == proof.client_id for proof in self.device.identity), (
                 "a stranger was let in"
             )
         if isinstance(item, Bye):

@@ -11,9 +11,7 @@ from cryptography import x509
 
 from fedsz.errors import ConfigError
 from fedsz.transport.authority import Authority
-from fedsz.transport.identity import own_name, read_serials
-from fedsz.transport.private_files import line_of
-from fedsz.transport.tokens import Token, TokenHash, read_hashes
+from fedsz.transport.credentials import Token, own_id, read_issued, revoked_serials
 from tests.test_cli import call, refuse
 
 if TYPE_CHECKING:
@@ -49,10 +47,9 @@ def test_a_client_is_named_by_its_files(folder: Path) -> None:
         assert done.returncode == 0, done
     certs = list((folder / "clients").glob("*.pem"))
 
-    assert {own_name(cert, None) for cert in certs} == {"pi-3/0/4", "..", "a.2", "größe", "a b"}
+    assert {own_id(cert, None) for cert in certs} == {"pi-3/0/4", "..", "a.2", "größe", "a b"}
     for cert in certs:
-        assert own_name(None, cert.with_suffix(".token")) == own_name(cert, None)
-    assert own_name(folder / "server.pem", None) == ""  # it has several names
+        assert own_id(None, cert.with_suffix(".token")) == own_id(cert, None)
 
 
 def test_a_certificate_is_for_one_end_and_some_days(folder: Path) -> None:
@@ -85,7 +82,9 @@ def test_what_was_issued_is_listed_and_revoked(folder: Path) -> None:
     assert [line.split()[1] for line in by_name] == ["certificate", "token"]
     after = json.loads(call("keys", "list", "-d", folder, "--json").stdout)
     assert [row["revoked"] for row in after] == [False, True, False, True, True]
-    assert read_serials(folder / "revoked") == {int(rows[i]["serial"], 16) for i in (1, 3, 4)}
+    assert revoked_serials(read_issued(folder / "clients.jsonl")) == {
+        int(rows[i]["serial"], 16) for i in (1, 3, 4)
+    }
     assert "revoked" in call("keys", "list", "-d", folder).stdout
     again = "nothing valid has the client id or the serial number 'a'"
     assert refuse("keys", "revoke", "-d", folder, "a") == again
@@ -123,25 +122,22 @@ def test_a_token_is_read_as_it_was_written_and_no_other(tmp_path: Path) -> None:
         assert str(caught.value) == f"{path}: not a token, which is CLIENT:SERIAL:SECRET"
 
 
-def test_a_hash_fits_its_token_alone(tmp_path: Path) -> None:
-    token, path = Token.new("a"), tmp_path / "tokens"
-    hashes = [TokenHash.of(token) for _ in range(2)]
-    assert hashes[0].digest != hashes[1].digest  # each has its salt
-    path.write_bytes(line_of(hashes[0]))
-    (known,) = read_hashes(path).values()
+def test_only_the_hash_of_a_token_is_kept(folder: Path) -> None:
+    call("keys", "token", "-d", folder, "a")
+    token = Token.read(folder / "clients" / "a.token")
+    (known,) = (one for one in read_issued(folder / "clients.jsonl") if one.kind == "token")
 
-    assert known.fits(token)
-    assert not known.fits(Token("a", token.serial, bytes(32)))
-    path.write_text("a:1:zz\n")
-    with pytest.raises(ConfigError, match="line 1, is no hash of a token"):
-        read_hashes(path)
+    assert known.secret_hash == token.secret_hash()
+    assert known.secret_hash != Token("a", token.serial, bytes(32)).secret_hash()
+    assert token.secret.hex() not in (folder / "clients.jsonl").read_text()
 
 
-def test_a_folder_of_an_earlier_release_is_left_as_it_is(folder: Path) -> None:
-    (folder / "issued").write_text("1f server 127.0.0.1 2036-01-01\n")
-    before = (folder / "issued").read_bytes(), (folder / "tokens").read_bytes()
+def test_a_folder_with_a_file_that_cannot_be_read_is_left_as_it_is(folder: Path) -> None:
+    (folder / "clients.jsonl").write_text("1f server 127.0.0.1 2036-01-01\n")
+    before = (folder / "clients.jsonl").read_bytes()
 
     for command in ("client", "token", "revoke"):
-        assert "issued, line 1, is nothing" in refuse("keys", command, "-d", folder, "b")
-    assert ((folder / "issued").read_bytes(), (folder / "tokens").read_bytes()) == before
+        told = refuse("keys", command, "-d", folder, "b")
+        assert "clients.jsonl, line 1, is no certificate or token" in told
+    assert (folder / "clients.jsonl").read_bytes() == before
     assert not list((folder / "clients").iterdir())

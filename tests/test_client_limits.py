@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import threading
+import time
 import tracemalloc
 import weakref
 from functools import partial
@@ -19,7 +20,7 @@ from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord
 from fedsz.core.protocol import Request
 from fedsz.core.settings import Settings
-from fedsz.errors import CorruptStream, LimitExceeded, LinkError
+from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, LinkError
 from fedsz.flower import FedSZMod, LocalGrid, make_client_app
 from fedsz.flower.records import replaced, sealed
 from fedsz.stream import Limits
@@ -29,9 +30,7 @@ from fedsz.training.fleet import _MessageLimit, _why_unfit
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, options
 from fedsz.training.task import load_task
-from fedsz.transport.client import _Link
 from fedsz.transport.client_session import ClientSession
-from fedsz.transport.events import EventKind
 from fedsz.transport.frames import (
     MAX_UNANSWERED,
     PROTOCOL,
@@ -43,6 +42,8 @@ from fedsz.transport.frames import (
     frames,
     pack,
 )
+from fedsz.transport.grpc_client import _Link
+from fedsz.transport.link_events import EventKind
 from tests.fleets import federated, shares
 from tests.links import LONG, reasons, waiting_app
 from tests.session_links import Door, encoded
@@ -136,6 +137,31 @@ def test_a_client_of_a_task_takes_streams_of_its_own_model_alone() -> None:
             received(TaskMod(), records, task="tabular")
 
 
+@pytest.mark.parametrize("missing", ["epochs", "task", "config", ""])
+def test_nothing_is_decoded_of_a_request_that_is_refused(missing: str) -> None:
+    stream = bomb(1 << 24)
+    told = ConfigRecord({**_told(RunConfig(task="tabular")), "server-round": 1})
+    told.pop(missing, None)
+    note = Request(run=bytes(8), round=1, trains=True, base={}, reference={}, settings=Settings())
+    content = replaced(RecordDict({"arrays": stream}), {}, note.encode())
+    if missing != "config":
+        content["config"] = told
+    context = Context(1, 1, node_config={"task": "tabular"}, state=RecordDict(), run_config={})
+    app = make_client_app()
+    LocalGrid(app, [])  # tells Flower who sends from this process
+    load_task(RunConfig(task="tabular")).build_model()  # its memory is not the stream's
+
+    tracemalloc.start()
+    try:
+        with pytest.raises((ConfigError, LimitExceeded)) as refused:
+            app(Message(content, dst_node_id=1, message_type="train"), context)
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000
+    finally:
+        tracemalloc.stop()
+    lacks = "the server's request does not say "
+    assert str(refused.value).startswith(lacks if missing else "tensors of 67108864 bytes")
+
+
 def test_the_limit_of_messages_follows_the_model() -> None:
     seen: list[Layout] = []
     config = RunConfig(**SMALL, min_clients=1)
@@ -163,6 +189,20 @@ def test_a_message_over_the_limit_of_its_time_ends_the_client(serve: Serve) -> N
     assert isinstance(client.ended(), LinkError)
     assert "a message of 0.4 MB, at most 0.1 MB" in str(client.error)
     assert len(reasons(replies)) == 1
+
+
+def test_what_is_loaded_is_not_looked_at_by_each_collection_of_garbage(serve: Serve) -> None:
+    server = serve()
+    client = server.client("c")
+    server.ask()
+    client.events.wait(EventKind.SENT)
+    while not (frozen := gc.get_freeze_count()):
+        time.sleep(0.01)
+    server.grid.close()
+
+    assert frozen > 1000
+    assert client.ended() is None
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize(

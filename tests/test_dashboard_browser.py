@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 
-from fedsz.monitoring.dashboard import Dashboard, served
+from fedsz.monitoring.live_page import Dashboard, served
 from fedsz.training.events import to_json
 from fedsz.training.run_folder import ROUNDS
 from tests.chromium import Page, browser, executable

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
 import sys
+import threading
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fedsz.system import raise_descriptor_limit
 from fedsz.training.local_fleet import STATES
 from fedsz.transport.authority import Authority
 from fedsz.whole_files import lock_folder
@@ -182,24 +187,22 @@ def test_clients_prove_who_they_are_and_their_secrets_are_shown_nowhere(fleet: F
     authority = Authority.create(fleet.folder / "keys")
     cert = authority.certify_server(["127.0.0.1"], 1)
     token, gone = (authority.make_token(name) for name in ("by-token", "gone"))
-    own = authority.certify_client("by-token", 1)
-    keys = [path.with_suffix(".key") for path in (cert, own)]
+    key = cert.with_suffix(".key")
     authority.revoke("gone")
     server = Server(
         fleet.start(
             "-v", "server", "--task", TASK,
             "--port", 0, "--json", "--rounds", 2, "--min-clients", 1, "--run-dir",
-            "out", "--tls-cert", cert, "--tls-key", keys[0], "--tls-ca", authority.ca,
-            "--tokens", authority.tokens, "--revoked", authority.revoked,
+            "out", "--tls-cert", cert, "--tls-key", key, "--client-file", authority.clients,
         )
     )  # fmt: skip
     join = ("--task", TASK, "--server", f"127.0.0.1:{server.port}")
     says = refuse("client", *join, "--insecure", "--token-file", token)
     assert says.startswith("a token needs TLS")
-    certified = (*join, "--tls-ca", authority.ca, "--tls-cert", own, "--tls-key", keys[1])
-    refused = call("client", *certified, "--token-file", gone, "--max-wait", 1)
+    secured = (*join, "--tls-ca", authority.ca)
+    refused = call("client", *secured, "--token-file", gone, "--max-wait", 1)
     assert "is revoked" in refused.stderr
-    client = fleet.start("-v", "client", *certified, "--token-file", token)
+    client = fleet.start("-v", "client", *secured, "--token-file", token)
     server.wait_for(lambda event: event.get("what") == "joined")
     shown = [command_line(process) for process in (server.process, client)]
     shown += client.communicate(timeout=LIMIT)
@@ -211,10 +214,59 @@ def test_clients_prove_who_they_are_and_their_secrets_are_shown_nowhere(fleet: F
     joined = [event["client_id"] for event in server.events if event.get("what") == "joined"]
     assert joined == ["by-token"]
     secrets = [token.read_text().strip().rpartition(":")[2]]
-    secrets += [line for key in keys for line in key.read_text().splitlines()[1:-1]]
-    assert len(secrets) > 4
+    secrets += key.read_text().splitlines()[1:-1]
+    assert len(secrets) > 2
     for secret in secrets:
         assert not any(secret in text for text in shown)
+
+
+def has_ended(stranger: socket.socket) -> bool:
+    """Say whether a connection has ended, or was refused."""
+    try:
+        return not stranger.recv(1 << 16)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="limits descriptors by bash's ulimit")
+def test_strangers_at_all_ports_do_not_end_a_server_with_few_descriptors(fleet: Fleet) -> None:
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("prometheus_client")
+    few = ("bash", "-c", 'ulimit -n 128; exec "$@"', "-")
+    ports = [free_port() for _ in range(3)]
+    watched = ("--dashboard", ports[1], "--metrics-port", ports[2])
+    arguments = (*PLACE, "--port", ports[0], "--json", "--rounds", 2, "--min-clients", 1)
+    server = Server(fleet.start("server", *arguments, *watched, prefix=few))
+    server.wait_for(lambda event: event["event"] == "listening")
+    raise_descriptor_limit()
+    over = threading.Event()
+
+    def come_again(port: int) -> None:
+        """Have 300 connections that ask nothing; of the web servers, others for those that end."""
+        strangers: list[socket.socket] = []
+        while not over.wait(0.1):
+            for stranger in filter(has_ended, strangers[:] if port != ports[0] else []):
+                strangers.remove(stranger)
+                stranger.close()
+            for _ in range(300 - len(strangers)):
+                strangers.append(socket.socket())
+                strangers[-1].setblocking(False)
+                with suppress(BlockingIOError):
+                    strangers[-1].connect(("127.0.0.1", port))
+        for stranger in strangers:
+            stranger.close()
+
+    with ThreadPoolExecutor(len(ports)) as crowd:
+        done = [crowd.submit(come_again, port) for port in ports]
+        client = fleet.client(ports[0], 0, 1)
+        ended = client.wait(LIMIT)
+        over.set()
+    assert [each.result() for each in done] == [None] * len(ports)
+    assert ended == 0
+    assert server.process.wait(LIMIT) == 0
+    assert [line["replies"] for line in server.rounds()] == [0, 1, 1]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="limits descriptors by bash's ulimit")
@@ -227,4 +279,4 @@ def test_a_server_waits_for_more_clients_than_it_has_descriptors_and_says_so(fle
 
     assert listening["min_clients"] == 1003
     said = server.process.communicate()[1]
-    assert "too few file descriptors: enough for 64 connections, --min-clients 1003" in said
+    assert "too few file descriptors: enough for 72 connections, --min-clients 1003" in said

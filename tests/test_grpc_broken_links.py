@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedsz.flower_compat import ErrorCode
-from fedsz.transport import peer
-from fedsz.transport.events import EventKind
+from fedsz.transport import server_session
+from fedsz.transport.link_events import EventKind
 from fedsz.transport.node import node_id
 from tests.links import LONG, reasons, resident_bytes
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def test_a_client_that_is_gone_does_not_hold_up_the_round(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer, "NEWS_SECONDS", 0.0)
+    monkeypatch.setattr(server_session, "NEWS_SECONDS", 0.0)
     server = serve(reconnect_grace=0.2)
     proxy = server.proxy(stall_up=3_000_000)
     victim = server.client("victim", server=proxy.address)

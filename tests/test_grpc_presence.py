@@ -11,14 +11,17 @@ import grpc
 import pytest
 
 from fedsz.errors import ConfigError, LinkError
-from fedsz.transport.client import run_client
-from fedsz.transport.events import EventKind
+from fedsz.transport.channel import METHOD, SERVICE
 from fedsz.transport.frames import Begin, Bye, ByeKind, Hello, pack
+from fedsz.transport.grpc_client import run_client
 from fedsz.transport.grpc_grid import GrpcGrid
+from fedsz.transport.link_events import EventKind
 from fedsz.transport.node import node_id
 from tests.links import LONG, Client, RawClient, app, free_port, reasons, waiting_app
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.links import Serve, Spawn
 
 
@@ -41,6 +44,34 @@ def test_a_server_of_another_kind_is_noticed_at_once() -> None:
 
     assert isinstance(error, LinkError)
     assert "UNIMPLEMENTED" in str(error)
+
+
+@pytest.mark.parametrize("code", ["RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE"])
+def test_a_busy_proxy_is_asked_again(code: str, serve: Serve) -> None:
+    def refuse(_requests: object, context: grpc.ServicerContext) -> Iterator[bytes]:
+        context.abort(grpc.StatusCode[code], "busy")
+        yield b""
+
+    proxy = grpc.server(ThreadPoolExecutor(1))
+    handlers = {METHOD: grpc.stream_stream_rpc_method_handler(refuse)}
+    proxy.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    port = proxy.add_insecure_port("127.0.0.1:0")
+    proxy.start()
+    client = Client(f"127.0.0.1:{port}", "c")
+    waiting = client.events.wait(EventKind.WAITING)
+    assert waiting.detail.startswith(f"{code}: busy")
+    proxy.stop(0).wait()
+
+    server = serve(port=port)
+    server.clients.append(client)
+    client.events.wait(EventKind.JOINED)
+
+    assert server.ask()[0].has_content()
+
+
+def test_a_hello_that_no_server_takes_is_not_sent() -> None:
+    with pytest.raises(ConfigError, match="a server takes"):
+        run_client(app, "127.0.0.1:1", client_id="c", node_config={"x": "y" * (1 << 20)})
 
 
 def test_a_second_client_of_the_same_name_waits_until_the_first_has_left(serve: Serve) -> None:

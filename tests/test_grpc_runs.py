@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.link_events import EventKind, LinkEvent
 from tests.links import LONG, Events, reasons, waiting_app
 
 if TYPE_CHECKING:

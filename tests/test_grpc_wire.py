@@ -14,9 +14,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from fedsz import flower_compat as compat
 from fedsz.data_share import Share
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
-from fedsz.transport import frames, messages
+from fedsz.transport import frames, message_format
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Hello, Incoming, Welcome, pack, unpack
-from fedsz.transport.messages import Buffer, decode_message, encode_content, encode_message
+from fedsz.transport.message_format import Buffer, decode_message, encode_content, encode_message
 
 CHUNK = frames.CHUNK_BYTES
 METADATA = compat.Metadata(
@@ -174,7 +174,7 @@ def test_neither_content_nor_error_is_refused() -> None:
 def test_what_cannot_be_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     bulky = RecordDict({"config": ConfigRecord({"blob": bytes(2000)})})
     raw = bytes_of(to_message(bulky))
-    monkeypatch.setattr(messages, "MAX_HEAD_BYTES", 1000)
+    monkeypatch.setattr(message_format, "MAX_HEAD_BYTES", 1000)
 
     with pytest.raises(ConfigError, match="put bulk data into an ArrayRecord"):
         encode_content(bulky)

@@ -19,7 +19,7 @@ from fedsz.flower import FedSZGrid, LocalGrid
 from fedsz.flower_compat import ProtoRecordDict
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import FREE_TENSORS
-from fedsz.transport.messages import (
+from fedsz.transport.message_format import (
     MOST_FIELDS,
     decode_message,
     encode_content,

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fedsz.errors import ConfigError, LinkError
-from fedsz.transport import server
+from fedsz.transport import grpc_server
 from fedsz.transport.authority import Authority
-from fedsz.transport.events import EventKind
+from fedsz.transport.credentials import (
+    Identities,
+    Token,
+    certified_id,
+    channel_credentials,
+    load_certificate,
+    server_credentials,
+)
 from fedsz.transport.frames import Hello, pack
 from fedsz.transport.grpc_grid import GrpcGrid
-from fedsz.transport.identity import Identities, certificate_names
-from fedsz.transport.probe import probe
-from fedsz.transport.tls import channel_credentials, load_certificate, server_credentials
-from fedsz.transport.tokens import Token
+from fedsz.transport.link_events import EventKind
 from tests import certificates
 from tests.links import LONG, Client, RawClient, Server, reasons, waiting_app
 
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    monkeypatch.setattr(server, "_REVOCATION_SECONDS", 0.1)
+    monkeypatch.setattr(grpc_server, "_REVOCATION_SECONDS", 0.1)
     return Authority.create(tmp_path / "keys")
 
 
@@ -43,7 +47,7 @@ def options(authority: Authority, kind: str) -> dict[str, Any]:
     files = pair(authority.certify_server(["127.0.0.1"], 1))
     return {
         "credentials": server_credentials(*files, None if by_token else authority.ca),
-        "identities": Identities(authority.tokens if by_token else None, authority.revoked),
+        "identities": Identities(authority.clients, by_token=by_token),
     }
 
 
@@ -79,12 +83,10 @@ def test_a_client_is_who_its_proof_says_until_that_is_revoked(
 
     (told,) = reasons(list(replies))  # long before `a` has answered
     go.set()
-    revoked = f"the {kind} of 'a', serial number {authority.issued()[1].serial:x}, is revoked"
+    revoked = f"the {kind} of 'a', serial number {authority.issued()[1].serial}, is revoked"
     assert told == f"client 'a' was refused: {revoked}"
     assert revoked in str(client.ended())
     assert refusal(server, "a", of_a) == revoked
-    with pytest.raises(LinkError, match=r"UNAUTHENTICATED: .* is revoked"):
-        probe(server.address, credentials=of_a)
     (reply,) = server.ask()
     assert reply.has_content()
     assert server.events.count(EventKind.LEFT, "b") == 0
@@ -103,33 +105,44 @@ def test_a_proof_is_rotated(authority: Authority, serve: Serve, kind: str) -> No
     assert client.ended() is None
     second.events.wait(EventKind.JOINED)  # though the first might return: it is the same client
     first = next(one for one in authority.issued() if one.name == "a")
-    authority.revoke(f"{first.serial:x}")
+    authority.revoke(first.serial)
 
     assert "is revoked" in refusal(server, "a", old)
     (reply,) = server.ask()
     assert reply.has_content()
 
 
-def test_a_certificate_names_its_client_in_any_of_three_places(
-    tmp_path: Path, serve: Serve
+@pytest.mark.parametrize(
+    ("subject", "hosts", "uris", "client_id"),
+    [
+        ("of-subject", ("pi.example.org",), ("spiffe://fleet/pi",), "of-subject"),
+        ("", ("pi.example.org",), ("spiffe://fleet/pi",), "spiffe://fleet/pi"),
+        ("", ("pi.example.org", "other.example.org"), (), "pi.example.org"),
+    ],
+)
+def test_a_certificate_is_of_one_client(
+    tmp_path: Path,
+    serve: Serve,
+    subject: str,
+    hosts: tuple[str, ...],
+    uris: tuple[str, ...],
+    client_id: str,
 ) -> None:
     ours = certificates.Authority(tmp_path, "ours")
-    files = ours.issue("of-subject", hosts=("pi.example.org",), uris=("spiffe://fleet/pi",))
-    names = {"of-subject", "pi.example.org", "spiffe://fleet/pi"}
-    assert certificate_names(load_certificate(files[0])) == names
+    files = ours.issue(subject, hosts=hosts, uris=uris)
+    assert certified_id(load_certificate(files[0])) == client_id
     server = serve(credentials=server_credentials(*ours.issue("server"), ours.ca))
     credentials = channel_credentials(ours.ca, *files)
-    server.client("spiffe://fleet/pi", credentials=credentials)
+    server.client(client_id, credentials=credentials)
 
-    told = "this certificate has joined as client 'spiffe://fleet/pi' before"
-    other = f"the client id is 'of-subject', but {told}"
-    assert refusal(server, "of-subject", credentials) == other
+    told = refusal(server, hosts[-1] + "x", credentials)
+    assert told == f"the client id is {hosts[-1] + 'x'!r} and the certificate that of {client_id!r}"
 
 
 def test_a_revoked_client_that_does_not_listen_leaves_its_place(
     authority: Authority, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedsz.transport.server._BYE_SECONDS", 0.2)
+    monkeypatch.setattr("fedsz.transport.grpc_server._BYE_SECONDS", 0.2)
     server = serve(**options(authority, "token"), max_connections=1)
     deaf = RawClient(
         server.address,
@@ -161,27 +174,26 @@ def test_wrong_tokens_are_refused(authority: Authority, serve: Serve, tmp_path: 
         assert refusal(server, "a", channel_credentials(authority.ca, token=path)) == told
     told = "this server takes clients with a token: give --token-file"
     assert refusal(server, "a", channel_credentials(authority.ca)) == told
-    with pytest.raises(LinkError, match="takes clients with a token"):
-        probe(server.address, credentials=channel_credentials(authority.ca))
     assert server.events.count(EventKind.LEFT) == 0
     with pytest.raises(ConfigError, match="tokens need TLS"):
-        GrpcGrid(identities=Identities(authority.tokens))
+        GrpcGrid(identities=Identities(authority.clients, by_token=True))
 
 
-def test_lists_are_read_again_and_hold_as_they_were_once_they_are_unreadable(
+def test_the_file_is_read_again_and_holds_as_it_was_once_it_is_unreadable(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    identities = Identities(revoked=authority.revoked)
+    identities = Identities(authority.clients)
     authority.make_token("a")
     (gone,) = authority.revoke("a")
-    assert identities.revoked() == {gone.serial}
-    authority.revoked.write_text("no hex\n")
-
-    assert identities.revoked() == {gone.serial}
-    authority.revoked.unlink()
-    assert identities.revoked() == {gone.serial}
+    revoked = {int(gone.serial, 16)}
+    assert identities.revoked() == revoked
+    for wrong in ('{"serial": "no hex", "kind": "token", "name": "a"}\n', "no JSON\n"):
+        authority.clients.write_text(wrong)
+        assert identities.revoked() == revoked
+    authority.clients.unlink()
+    assert identities.revoked() == revoked
     errors = [record.name for record in caplog.records if record.levelname == "ERROR"]
-    assert errors == ["fedsz.security"] * 2
+    assert errors == ["fedsz.security"] * 3
 
 
 def test_a_process_that_takes_all_ids_gets_nothing(serve: Serve, spawn: Spawn) -> None:

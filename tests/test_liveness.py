@@ -23,8 +23,8 @@ from fedsz.flower.liveness import MOST_MISSED, PATIENCE, Backoff, Deadlines, Quo
 from fedsz.training.federation import strategy_of
 from fedsz.training.local_fleet import run_local
 from fedsz.training.options import RunConfig
-from fedsz.transport.events import EventKind
 from fedsz.transport.grpc_grid import GrpcGrid
+from fedsz.transport.link_events import EventKind
 from tests.federation import CLIENTS, app_of, around, grid_of, initial, record_of, to_arrays
 from tests.links import LONG
 

@@ -22,10 +22,9 @@ pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
 
 from fedsz.control.record import RoundRecord
-from fedsz.monitoring import web_connection
+from fedsz.monitoring import web_server
 from fedsz.monitoring.metrics import Metrics
 from fedsz.monitoring.tracking import measured
-from fedsz.monitoring.web_connection import MOST
 from fedsz.monitoring.web_server import WebServer
 from fedsz.training.events import Client, Done, Listening
 from fedsz.transport.address import Address
@@ -118,13 +117,17 @@ def test_a_server_is_ready_while_it_serves_clients(metrics: Metrics, port: int) 
     assert ask(port, "/healthz").status == 200
 
 
-def test_connections_that_ask_nothing_keep_nobody_out(port: int) -> None:
+def test_connections_that_ask_nothing_keep_nobody_out(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 5
+    monkeypatch.setattr(web_server, "connections_for_web", lambda: most)
     with contextlib.ExitStack() as stack:
         address = ("127.0.0.1", port)
         asked = http.client.HTTPConnection(*address, timeout=LONG)
         asked.request("GET", "/healthz")
         assert asked.getresponse().read()  # and is idle from now on
-        idle = [stack.enter_context(socket.create_connection(address)) for _ in range(MOST + 5)]
+        idle = [stack.enter_context(socket.create_connection(address)) for _ in range(most + 5)]
         for each in idle:
             each.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
 
@@ -135,40 +138,10 @@ def test_connections_that_ask_nothing_keep_nobody_out(port: int) -> None:
         assert idle[-1].recv(100).startswith(b"HTTP/1.1 200")
 
 
-def test_one_address_has_half_of_the_places(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_connection, "is_loopback", lambda _: False)
-    monkeypatch.setattr(web_connection, "MOST_OF_ADDRESS", 2)
-    with contextlib.ExitStack() as stack:
-        address = ("127.0.0.1", port)
-        idle = [stack.enter_context(socket.create_connection(address)) for _ in range(2)]
-        other = stack.enter_context(
-            socket.create_connection(address, source_address=("127.0.0.2", 0))
-        )
-
-        assert ask(port, "/healthz").status == 200
-        assert idle[0].recv(1) == b""
-        assert not select.select([idle[1], other], [], [], 0)[0]
-
-
-@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: x", b"whole"])
-def test_a_request_that_does_not_come_ends_the_connection(
-    port: int, monkeypatch: pytest.MonkeyPatch, said: bytes
-) -> None:
-    monkeypatch.setattr(web_connection, "ASKING_SECONDS", 0.1)
-    with socket.create_connection(("127.0.0.1", port), LONG) as link:
-        if said == b"whole":  # then a byte of the next
-            link.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert link.recv(1000).startswith(b"HTTP/1.1 200")
-            said = b"G"
-        link.sendall(said)
-        with contextlib.suppress(ConnectionError):
-            assert link.recv(1) == b""
-
-
 def test_one_that_comes_while_all_others_are_answered_is_told_to_come_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(web_connection, "MOST", 1)
+    monkeypatch.setattr(web_server, "connections_for_web", lambda: 1)
     begun, go = threading.Event(), asyncio.Event()
 
     async def app(_scope: Any, _receive: Any, send: Any) -> None:

@@ -20,8 +20,7 @@ from fedsz.control.record import RoundRecord
 from fedsz.core import broadcast
 from fedsz.core.reference import Reference
 from fedsz.nvflare import FedSZServerFilter
-from fedsz.nvflare.content import Announcement
-from fedsz.nvflare.model_filter import Task
+from fedsz.nvflare.content import Announcement, Task
 from tests.nvflare_job import Arrays, Job, Site, data_of, mean, model, stepped, trained
 
 

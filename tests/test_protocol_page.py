@@ -26,7 +26,7 @@ from fedsz.transport import frames
 from fedsz.transport.channel import METHOD, SERVICE
 from fedsz.transport.client_session import ClientSession
 from fedsz.transport.grid_base import Outgoing
-from fedsz.transport.messages import (
+from fedsz.transport.message_format import (
     MAX_ENVELOPE_BYTES,
     MAX_HEAD_BYTES,
     decode_message,
@@ -34,8 +34,7 @@ from fedsz.transport.messages import (
     most_fields_of,
 )
 from fedsz.transport.node import node_id
-from fedsz.transport.peer import Delivery
-from fedsz.transport.server_session import ServerSession
+from fedsz.transport.server_session import Delivery, ServerSession
 from tests.conftest import ROOT
 from tests.session_links import Line
 

@@ -16,10 +16,10 @@ from fedsz.arrays import Layout
 from fedsz.errors import CorruptStream, ModelMismatch
 from fedsz.formatting import LINE, one_line
 from fedsz.stream import Reader
-from fedsz.transport.events import EventKind
 from fedsz.transport.frames import Begin, Bye, ByeKind, Hello, frames, pack, unpack
+from fedsz.transport.link_events import EventKind
 from fedsz.transport.local_grid import LocalGrid
-from fedsz.transport.messages import decode_message, encode_message
+from fedsz.transport.message_format import decode_message, encode_message
 from tests.hostile_headers import header_of, sealed_header
 from tests.links import LONG, RawClient
 

@@ -18,8 +18,8 @@ from fedsz.control.record import ClientRecord, Failure, RoundRecord, Traffic, co
 from fedsz.errors import LinkError
 from fedsz.training.events import Client as ClientEvent
 from fedsz.training.events import Done, Listening
-from fedsz.transport.client import run_client
-from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.grpc_client import run_client
+from fedsz.transport.link_events import EventKind, LinkEvent
 from tests.links import LONG, Client, app, free_port
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from hypothesis.stateful import (
 )
 
 from fedsz.transport import frames
+from fedsz.transport.credentials import Identity, Kind, Proof
 from fedsz.transport.frames import MAX_UNANSWERED, ByeKind
-from fedsz.transport.identity import Identity, Proof
 from fedsz.transport.node import node_id
-from fedsz.transport.peer import Stored
+from fedsz.transport.server_session import Stored
 from tests.session_links import FRAMES, GRACE, Device, Sink, World
 
 CLIENTS = ("a", "b")
@@ -69,7 +69,7 @@ class Sessions(RuleBasedStateMachine):
         if not self.proven:
             return ()
         serial = self.serials[client_id]
-        return (Proof("token", serial, frozenset((client_id,)), f"{serial:x}"),)
+        return (Proof(Kind.TOKEN, serial, client_id),)
 
     def linked(self) -> list[Device]:
         return [device for device in self.world.devices if device.link]

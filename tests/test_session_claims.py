@@ -5,19 +5,18 @@ from __future__ import annotations
 import pytest
 from flwr.app import Error
 
-from fedsz.errors import CorruptStream
 from fedsz.flower_compat import ErrorCode
 from fedsz.transport import server_session
-from fedsz.transport.events import EventKind
+from fedsz.transport.credentials import Identity, Kind, Proof, why_wrong
 from fedsz.transport.frames import PROTOCOL, Ack, Begin, Bye, ByeKind, Hello, Welcome, pack
-from fedsz.transport.identity import Claims, Identity, Proof
+from fedsz.transport.link_events import EventKind
 from fedsz.transport.node import node_id
 from tests.session_links import GRACE, Door
 
 OWNER = Hello(PROTOCOL, "a", {}, [], b"the key of one process")
 OTHER = Hello(PROTOCOL, "a", {}, [], b"another key")
 KEYLESS = Hello(PROTOCOL, "a", {}, [])
-CERTIFICATE = (Proof("certificate", 1, frozenset(("a",)), "1"),)
+CERTIFICATE = (Proof(Kind.CERTIFICATE, 1, "a"),)
 IN_USE = "the client id 'a' is in use"
 
 
@@ -62,24 +61,12 @@ def test_the_key_of_a_process_that_was_replaced_is_void() -> None:
 
 
 def test_an_identity_is_of_one_client() -> None:
-    claims = Claims()
-    both, token = (
-        Proof("certificate", 1, frozenset(("a", "b")), "1"),
-        Proof("token", 1, frozenset("a"), "t"),
-    )
-    claims.check((both, token), "a")
-    claims.check((both,), "a")  # it comes back
-    claims.check((both._replace(mark="2"),), "b")  # another certificate
+    both = (*CERTIFICATE, Proof(Kind.TOKEN, 1, "b"))
 
-    with pytest.raises(CorruptStream, match="'b', but this certificate has joined as client 'a'"):
-        claims.check((both,), "b")
-    with pytest.raises(CorruptStream, match="is 'c' and the certificate that of 'a' or 'b'"):
-        claims.check((both,), "c")
-    with pytest.raises(CorruptStream, match="is 'b' and the token that of 'a'"):
-        claims.check((both._replace(mark="3"), token), "b")
-    claims.check((both._replace(mark="3"),), "a")  # which a wrong token has not claimed
-    with pytest.raises(CorruptStream, match="that of nobody"):
-        claims.check((Proof("certificate", 4, frozenset(), "4"),), "a")
+    assert why_wrong(CERTIFICATE, "a") == ""
+    assert why_wrong(CERTIFICATE, "b") == "the client id is 'b' and the certificate that of 'a'"
+    assert why_wrong(both, "a") == "the client id is 'a' and the token that of 'b'"
+    assert why_wrong((), "a") == ""
 
 
 @pytest.mark.parametrize(

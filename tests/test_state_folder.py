@@ -15,9 +15,9 @@ from fedsz.data_share import Share
 from fedsz.errors import ConfigError
 from fedsz.flower import GrpcGrid
 from fedsz.flower.records import to_array
-from fedsz.transport.events import EventKind
 from fedsz.transport.frames import PROTOCOL, Hello
-from fedsz.transport.state_folder import CLIENT, STATE, StateFolder
+from fedsz.transport.link_events import EventKind
+from fedsz.transport.node import CLIENT, STATE, StateFolder
 from fedsz.whole_files import LOCK
 from tests.conftest import files_of_at_most
 from tests.links import Client, free_port
@@ -100,8 +100,8 @@ def test_a_full_tmpdir_fails_a_reply_and_not_the_server(
 def test_a_server_that_fails_is_waited_for_and_tells_why(
     failure: BaseException, why: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedsz.transport.client._POLL_SECONDS", 0.05)
-    monkeypatch.setattr("fedsz.transport.client.FIRST_DELAY", 0.05)
+    monkeypatch.setattr("fedsz.transport.grpc_client._POLL_SECONDS", 0.05)
+    monkeypatch.setattr("fedsz.transport.grpc_client.FIRST_DELAY", 0.05)
 
     def fail() -> None:
         client.events.wait(EventKind.JOINED)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING
 
 import grpc
@@ -18,12 +19,11 @@ import pytest
 
 from fedsz.training.fleet import _repeatable
 from fedsz.training.options import RunConfig
-from fedsz.transport import channel, grpc_grid, visitors
+from fedsz.transport import address, channel, grpc_grid
 from fedsz.transport.channel import METHOD, SERVICE
-from fedsz.transport.events import EventKind
-from fedsz.transport.frames import Begin, Hello, pack
-from fedsz.transport.visitors import MAX_UNKNOWN, MAX_UNKNOWN_TOGETHER, Visitors, address_of
-from tests.links import LONG
+from fedsz.transport.frames import Begin, Bye, ByeKind, Hello, pack, unpack
+from fedsz.transport.link_events import EventKind
+from tests.links import LONG, Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,70 +31,21 @@ if TYPE_CHECKING:
     from tests.links import Serve
 
 
-@pytest.mark.parametrize(
-    ("peer", "address"),
-    [
-        ("ipv4:192.0.2.7:40000", "192.0.2.7"),
-        ("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:40000", "2001:db8:1:2::/64"),
-        ("ipv6:[2001:db8:1:2::9]:1", "2001:db8:1:2::/64"),
-        ("ipv6:[::ffff:192.0.2.7]:1", "192.0.2.7"),
-        ("ipv6:[::1]:1", "::1"),
-        ("unix:/run/fedsz", "unix:/run/fedsz"),
-    ],
-)
-def test_addresses(peer: str, address: str) -> None:
-    assert address_of(peer) == address
-
-
-def test_one_address_does_not_take_all_places() -> None:
-    visits = Visitors(most=6, most_per_address=3)
-    with contextlib.ExitStack() as stack:
-        for port in range(3):
-            assert not stack.enter_context(visits.visit(f"ipv4:192.0.2.1:{port}")).refused
-        with visits.visit("ipv4:192.0.2.1:9") as fourth:
-            assert fourth.refused == "192.0.2.1 has its 3 connections"
-        for port in range(3):
-            assert not stack.enter_context(visits.visit(f"ipv4:127.0.0.1:{port}")).refused
-        with visits.visit("ipv4:192.0.2.2:1") as seventh:
-            assert "has its 6 connections" in seventh.refused
-    with visits.visit("ipv4:192.0.2.1:9") as later:
-        assert not later.refused
-
-
-@pytest.mark.parametrize(("most", "ports"), [(MAX_UNKNOWN, MAX_UNKNOWN), (MAX_UNKNOWN_TOGETHER, 1)])
-def test_the_oldest_stranger_makes_room_for_another(most: int, ports: int) -> None:
-    visits = Visitors(most=1000, most_per_address=1000)
-    with contextlib.ExitStack() as stack:
-        known = [stack.enter_context(visits.visit("ipv4:127.0.0.1:1")) for _ in range(2)]
-        for visit in known:
-            visits.identify(visit)
-        other = stack.enter_context(visits.visit("ipv4:192.0.2.1:1"))
-        strangers = [
-            stack.enter_context(visits.visit(f"ipv4:127.0.0.1:{port % ports}"))
-            for port in range(most)
-        ]
-        assert not any(visit.refused for visit in strangers)
-
-        newcomer = stack.enter_context(visits.visit("ipv4:127.0.0.1:0"))
-
-        assert strangers[0].refused == f"{most} streams of 127.0.0.1 have not said who they are"
-        assert strangers[0].turned_out.is_set()
-        assert not any(visit.refused for visit in [*known, other, *strangers[1:], newcomer])
-
-
 def test_streams_without_hello_keep_nobody_out(serve: Serve) -> None:
-    server, over = serve(), threading.Event()
+    server, over = serve(max_connections=8), threading.Event()
 
     def silence() -> Iterator[bytes]:
         over.wait(LONG)
         yield from ()
 
-    with grpc.insecure_channel(server.address) as opened:
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(grpc.insecure_channel(server.address))
         connect = opened.stream_stream(f"/{SERVICE}/{METHOD}")
-        calls = [connect(silence()) for _ in range(MAX_UNKNOWN + MAX_UNKNOWN_TOGETHER)]
-        with pytest.raises(grpc.RpcError) as turned_out:
-            next(calls[0])
-        assert turned_out.value.code() == grpc.StatusCode.UNAVAILABLE  # a client comes again
+        calls = [connect(silence()) for _ in range(9)]
+        full = Bye(ByeKind.TAKEN, "the server has its 8 connections")  # a client comes again
+        heard = stack.enter_context(ThreadPoolExecutor(len(calls)))
+        first = next(as_completed([heard.submit(next, call) for call in calls])).result()
+        assert unpack(first) == full
 
         honest = server.client("honest")
 
@@ -103,6 +54,19 @@ def test_streams_without_hello_keep_nobody_out(serve: Serve) -> None:
             call.cancel()
         over.set()
     assert len(server.ask()) == 1
+
+
+def test_a_client_without_a_place_comes_again(serve: Serve) -> None:
+    server = serve(max_connections=1)
+    first = server.client("first")
+    second = Client(server.address, "second")
+    server.clients.append(second)
+    waiting = second.events.wait(EventKind.WAITING)
+    assert waiting.detail.startswith("the server has its 1 connections; next try")
+    first.stop.set()
+    assert first.ended() is None
+
+    second.events.wait(EventKind.JOINED)
 
 
 def ended(connection: socket.socket) -> bool:
@@ -183,9 +147,17 @@ def test_the_limit_of_file_descriptors_is_raised() -> None:
     assert soft > 64
 
 
-@pytest.mark.parametrize(("descriptors", "connections"), [(20_000, 9936), (1024, 448), (64, 16)])
-def test_connections_follow_from_descriptors(descriptors: int, connections: int) -> None:
-    assert visitors.connections_for(descriptors) == connections
+@pytest.mark.parametrize(
+    ("descriptors", "clients", "web"),
+    [(20_000, 9868, 100), (1024, 380, 100), (512, 168, 56), (128, 24, 8), (64, 4, 4)],
+)
+def test_connections_follow_from_descriptors(
+    descriptors: int, clients: int, web: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(address, "raise_descriptor_limit", lambda: descriptors)
+
+    assert address.connections_for_clients() == clients
+    assert address.connections_for_web() == web
 
 
 def test_more_clients_than_one_machine_repeats() -> None:

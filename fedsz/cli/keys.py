@@ -51,9 +51,9 @@ def init(*, host: tuple[str, ...], folder: Path, days: int) -> None:
     cert = authority.certify_server(host, days)
     say(f"{authority.ca}\n{cert}")
     tls = f"--tls-cert {cert} --tls-key {cert.with_suffix('.key')}"
-    revoked = f"--revoked {authority.revoked}"
-    say(f"for certificates: fedsz server {tls} --tls-ca {authority.ca} {revoked}")
-    say(f"for tokens: fedsz server {tls} --tokens {authority.tokens} {revoked}")
+    clients = f"--client-file {authority.clients}"
+    say(f"for certificates: fedsz server {tls} --tls-ca {authority.ca} {clients}")
+    say(f"for tokens: fedsz server {tls} {clients}")
 
 
 @keys.command("server")
@@ -103,7 +103,7 @@ def revoke(what: tuple[str, ...], *, folder: Path) -> None:
     authority = _authority(folder)
     for each in what:
         for one in authority.revoke(each):
-            say(f"revoked: {one.kind} {one.serial:x} of {one.name}")
+            say(f"revoked: {one.kind} {one.serial} of {one.name}")
 
 
 @keys.command("list")
@@ -111,12 +111,9 @@ def revoke(what: tuple[str, ...], *, folder: Path) -> None:
 @json_option
 def list_issued(*, folder: Path, json: bool) -> None:
     """List the certificates and tokens, and say which are revoked."""
-    authority = _authority(folder)
-    gone = authority.revoked_serials()
-    rows = [
-        {**one._asdict(), "serial": f"{one.serial:x}", "revoked": one.serial in gone}
-        for one in authority.issued()
-    ]
+    columns = ("serial", "kind", "name", "expires", "revoked")
+    issued = _authority(folder).issued()
+    rows = [{column: getattr(one, column) for column in columns} for one in issued]
     if json:
         print_json(rows)
         return

@@ -143,7 +143,7 @@ def dashboard(run_dir: Path, *, listen: str, token: str) -> None:
 
     RUN_DIR is the folder of a run, finished or not. The page loads nothing but from this machine.
     """
-    from fedsz.monitoring.dashboard import Dashboard, served
+    from fedsz.monitoring.live_page import Dashboard, served
 
     with served(Dashboard(run_dir), listen, token) as url:
         click.echo(f"dashboard at {url}")

@@ -17,7 +17,7 @@ from fedsz.control.round_numbers import NUMBERS
 from fedsz.formatting import ALL_ZERO, count, duration, outcome, size
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.training.events import Client, Done, Event, Listening, Watched
-from fedsz.transport.events import EventKind, LinkEvent
+from fedsz.transport.link_events import EventKind, LinkEvent
 
 QUIET_SECONDS: Final = 30.0  # without a line, after which a log is told what goes on
 

@@ -33,7 +33,7 @@ with explained():
     from fedsz.flower.secure_member import SecureMember
     from fedsz.flower.secure_sum import SecureSum
     from fedsz.flower.strategy import StreamingFedAvg
-    from fedsz.transport.client import run_client
+    from fedsz.transport.grpc_client import run_client
     from fedsz.transport.grpc_grid import GrpcGrid
     from fedsz.transport.local_grid import LocalGrid
 

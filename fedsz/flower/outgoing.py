@@ -37,7 +37,7 @@ from fedsz.flower.records import (
     with_passthrough,
 )
 from fedsz.flower.secure_member import SECURE
-from fedsz.transport.messages import most_fields_of
+from fedsz.transport.message_format import most_fields_of
 from fedsz.transport.replies import StreamedRequest
 
 # Codecs that encoders fall back to, whatever the settings.

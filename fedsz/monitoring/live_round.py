@@ -22,13 +22,10 @@ class LiveRound:
 
     Args:
         clock: seconds that only grow.
-
-    Attributes:
-        connected: clients that are there.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.connected: set[str] = set()
+        self._connected: set[str] = set()
         self._clock = clock
         self._lock = threading.Lock()  # over what follows
         self._asked: set[str] = set()  # clients that the round asks, if that is known
@@ -57,6 +54,11 @@ class LiveRound:
         """Whether clients are served."""
         return self._listening is not None and not self._done
 
+    @property
+    def connected(self) -> int:
+        """How many clients are connected."""
+        return len(self._connected)
+
     def take(self, event: Event) -> None:
         """Take an event into the picture."""
         with self._lock:
@@ -67,9 +69,9 @@ class LiveRound:
             case Listening():
                 self._listening = event
             case Client(name, "joined"):
-                self.connected.add(name)
+                self._connected.add(name)
             case Client(name, "left"):
-                self.connected.discard(name)
+                self._connected.discard(name)
                 self._passed.pop(name, None)
             case Client(name, "received", ""):
                 self._replied.add(name)
@@ -94,7 +96,7 @@ class LiveRound:
         if not self._listening:
             return "starting the server"
         if self._last is None:
-            here, wanted = len(self.connected), self._listening.min_clients
+            here, wanted = len(self._connected), self._listening.min_clients
             if here < wanted:
                 return f"waiting for clients: {here} of {wanted}"
             if not self.number:
@@ -111,11 +113,11 @@ class LiveRound:
     def states(self) -> dict[str, str]:
         """Return what each client that is there does, by its name."""
         with self._lock:
-            return {name: self._state(name) for name in self.connected}
+            return {name: self._state(name) for name in self._connected}
 
     @property
     def _in_round(self) -> set[str]:
-        return self._asked or self.connected
+        return self._asked or self._connected
 
     def _state(self, name: str) -> str:
         if name in self._passed:
@@ -126,7 +128,9 @@ class LiveRound:
 
     def _work(self, missing: list[str]) -> str:
         """Say what the missing clients do, as far as that is known: `` (1 uploading 37 %)``."""
-        counts = Counter(self._state(name).split()[0] for name in missing if name in self.connected)
+        counts = Counter(
+            self._state(name).split()[0] for name in missing if name in self._connected
+        )
         uploads = [self._passed[name] for name in missing if name in self._passed]
         parts = [f"{counts['training']} training"] * bool(counts["training"])
         if uploads:
@@ -145,5 +149,5 @@ class LiveRound:
         if record.round:
             self._took.append(record.seconds)
         self._last, self._begun = record, self._clock()
-        self._asked, self._replied = set(self.connected), set()
+        self._asked, self._replied = set(self._connected), set()
         self._passed.clear()

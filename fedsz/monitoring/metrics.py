@@ -39,7 +39,7 @@ class Metrics:
             if number.of(RoundRecord(round=0)) is None:
                 gauge.set(float("nan"))  # until it is measured
         clients = Gauge("fedsz_clients", "Clients that are connected", registry=registry)
-        clients.set_function(lambda: len(self._live.connected))
+        clients.set_function(lambda: self._live.connected)
         ready = Gauge("fedsz_ready", "1 while clients are served", registry=registry)
         ready.set_function(lambda: float(self._live.ready))
         counter, way = partial(Counter, registry=registry), ["direction"]

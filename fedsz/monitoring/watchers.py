@@ -30,7 +30,7 @@ def watched(config: RunConfig, show: OnEvent) -> Iterator[OnEvent]:
     watchers: list[OnEvent] = []
     with ExitStack() as stack:
         if config.dashboard:
-            from fedsz.monitoring.dashboard import Dashboard, served
+            from fedsz.monitoring.live_page import Dashboard, served
 
             tls = (config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
             dashboard = Dashboard(live=LiveRound())

@@ -1,19 +1,59 @@
-"""A small web server in a thread, beside whatever else the process does."""
+"""A small web server in a thread of its own, for the live page or the metrics."""
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 import time
+from asyncio import Transport
 from typing import TYPE_CHECKING, Final, Self
 
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
 from fedsz.errors import ConfigError
-from fedsz.transport.address import Address
+from fedsz.transport.address import Address, connections_for_web
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 PATIENCE: Final = 3  # seconds for answers that are under way when it ends
+_BACKLOG: Final = 8  # connections that are accepted at once, before any of them makes room
+
+_order = itertools.count()
+
+
+class _Connection(H11Protocol):
+    """HTTP/1.1 by uvicorn, with a place among so many.
+
+    uvicorn waits for ever for a request. So if all places are taken, the connection that has been
+    idle for longest makes room; if none is idle, the new one is answered 503.
+    """
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Take a place."""
+        super().connection_made(transport)
+        self.idle_since = next(_order)
+        others = [
+            other
+            for other in self.connections
+            if isinstance(other, _Connection)
+            and other is not self
+            and not other.transport.is_closing()
+        ]
+        if len(others) < connections_for_web():
+            return
+        idle = [other for other in others if other.cycle is None or other.cycle.response_complete]
+        if idle:
+            min(idle, key=lambda other: other.idle_since).transport.abort()
+        else:
+            self.limit_concurrency = 0  # uvicorn then answers 503
+
+    def on_response_complete(self) -> None:
+        """Be idle again, if no request waits."""
+        self.idle_since = next(_order)
+        super().on_response_complete()
 
 
 class WebServer:
@@ -33,14 +73,11 @@ class WebServer:
     """
 
     def __init__(self, app: ASGIApp, address: Address, tls: tuple[str, str] | None = None) -> None:
-        import uvicorn
-
-        from fedsz.monitoring.web_connection import WebConnection
-
         certificate, key = tls or (None, None)
         config = uvicorn.Config(
             app,
-            http=WebConnection,
+            http=_Connection,
+            backlog=_BACKLOG,
             lifespan="off",
             ws="none",
             log_config=None,
@@ -51,7 +88,7 @@ class WebServer:
             ssl_keyfile=key,
         )
         try:
-            config.load()  # here, and not in the thread, where nobody would hear of it
+            config.load()  # here: errors in the thread would be lost
         except OSError as err:
             raise ConfigError(f"{certificate}: {err.strerror or err}") from err
         self._server = uvicorn.Server(config)
@@ -64,13 +101,13 @@ class WebServer:
 
     @property
     def url(self) -> str:
-        """What a browser on this machine is told."""
+        """The page's address, for a browser on this machine."""
         return f"{self._scheme}://{self.address}/"
 
     def __enter__(self) -> Self:
         self._thread.start()
         while self._thread.is_alive() and not self._server.started:
-            time.sleep(0.01)  # or the first to ask would wait for what uvicorn still imports
+            time.sleep(0.01)  # the first request need not wait for uvicorn's imports
         return self
 
     def __exit__(self, *_: object) -> None:

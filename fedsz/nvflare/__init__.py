@@ -6,8 +6,6 @@
 from fedsz.extras import explained
 
 with explained():
-    from fedsz.nvflare.client_filter import FedSZClientFilter
-    from fedsz.nvflare.recipe import add_fedsz
-    from fedsz.nvflare.server_filter import FedSZServerFilter
+    from fedsz.nvflare.filters import FedSZClientFilter, FedSZServerFilter, add_fedsz
 
 __all__ = ["FedSZClientFilter", "FedSZServerFilter", "add_fedsz"]

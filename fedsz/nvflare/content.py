@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,6 +19,14 @@ from fedsz.arrays import NDArray, as_array, as_tensor
 from fedsz.errors import ConfigError, CorruptStream
 
 NAME: Final = "fedsz"  # of the algorithm, and of a client's public property
+
+
+class Task(NamedTuple):
+    """A task of one client: its name, its id, the number of its round if there is one."""
+
+    name: str
+    id: str
+    number: int | None = None
 
 
 class Announcement(msgspec.Struct, frozen=True, tag=1):

@@ -32,8 +32,7 @@ from fedsz.core.reference import Reference
 from fedsz.core.settings import EXACT
 from fedsz.errors import CorruptStream, ModelMismatch
 from fedsz.formatting import size
-from fedsz.nvflare.content import Announcement, Sealed
-from fedsz.nvflare.model_filter import Task
+from fedsz.nvflare.content import Announcement, Sealed, Task
 from fedsz.stream import Limits, Reader
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedsz.arrays import Layout, StateDict
-from fedsz.errors import ConfigError, FedszError
+from fedsz.errors import ConfigError
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import to_record
 from fedsz.flower.secure_member import SecureMember
@@ -92,11 +92,14 @@ class TaskMod(FedSZMod):
         return arrays_of(_loaded(config)[0].build_model())
 
     def limits(self, message: Message, context: Context) -> Limits:
-        """Return those of the model that the task builds; the app refuses a task itself."""
-        try:
-            return _limits(_asked(message, context))
-        except (FedszError, LookupError):
-            return super().limits(message, context)
+        """Return those of the model that the task builds.
+
+        A request that the app would refuse is refused here, before any of it is decoded.
+
+        Raises:
+            ConfigError: it is not what this client was started for.
+        """
+        return _limits(_asked(message, context))
 
 
 @lru_cache(maxsize=1)
@@ -110,7 +113,10 @@ def _asked(message: Message, context: Context) -> RunConfig:
     Raises:
         ConfigError: it is not what this client was started for.
     """
-    told, node = message.content.config_records["config"], context.node_config
+    told: Mapping[str, Any] = message.content.config_records.get("config", {})
+    node = context.node_config
+    if missing := [name for name in _SENT if name not in told]:
+        raise ConfigError(f"the server's request does not say {', '.join(missing)}")
     here = {
         "task": client_task(str(node.get("task", "")), str(told["task"])),
         "data_dir": str(node.get("data-dir", "")),

@@ -27,12 +27,16 @@ from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
 from fedsz.training.run_folder import Resumed, RunFolder
 from fedsz.training.task import load_task
 from fedsz.transport.channel import security
-from fedsz.transport.client import LAST_DELAY, run_client
-from fedsz.transport.events import EventKind, LinkEvent, NodeConfig, OnEvent
+from fedsz.transport.credentials import (
+    Identities,
+    channel_credentials,
+    own_id,
+    read_private,
+    server_credentials,
+)
+from fedsz.transport.grpc_client import LAST_DELAY, run_client
 from fedsz.transport.grpc_grid import GrpcGrid
-from fedsz.transport.identity import Identities, own_name
-from fedsz.transport.private_files import read_private
-from fedsz.transport.tls import channel_credentials, server_credentials
+from fedsz.transport.link_events import EventKind, LinkEvent, NodeConfig, OnEvent
 from fedsz.whole_files import read_bytes
 
 _TOLD = (
@@ -134,7 +138,7 @@ def _grid_of(
     """Return the Grid of a run, which listens already.
 
     Raises:
-        ConfigError: a file of TLS, tokens or revoked certificates cannot be used.
+        ConfigError: a file of TLS, or that of clients, cannot be used.
         LinkError: the port is in use.
     """
 
@@ -154,10 +158,12 @@ def _grid_of(
         # What a client can make the server store: its model, twice over for wider dtypes, and talk.
         max_message_bytes=2 * sum(x.nbytes for x in arrays_of(problem.model).values()) + _SPARE,
         reconnect_grace=config.reconnect_grace,
-        identities=Identities(config.tokens or None, config.revoked or None),
+        identities=Identities(
+            config.client_file or None,
+            by_token=bool(config.client_file and not config.tls_ca),
+        ),
         run_id=resumed.checkpoint.run_id if resumed else None,
         on_event=tell_link,
-        max_connections_per_address=config.max_connections_per_address or None,
         shares=config.shares or config.min_clients,
         why_unfit=partial(_why_unfit, config),
     )
@@ -197,7 +203,7 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
     share = config.share
     _check_task(config)
     credentials = client_credentials(config)
-    named = own_name(config.tls_cert or None, config.token_file or None) if credentials else ""
+    named = own_id(config.tls_cert or None, config.token_file or None) if credentials else ""
     limit = _MessageLimit(int(1e6 * config.max_message_mb))
     default = "" if share is None else f"{socket.gethostname()}/{share}"
     caps = {f"max-{name}".replace("_", "-"): getattr(config, f"max_{name}") for name in CAPPED}

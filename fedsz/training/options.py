@@ -280,9 +280,6 @@ class RunConfig:
         "10mbps; no limit by default."), Use(TRAVEL, (CLIENT,))] = ""
     reconnect_grace: Annotated[float, Meta(ge=0, le=1e6, description="Seconds that a client may "
         "take to connect again."), Use(TRAVEL, ALONE)] = 10.0
-    max_connections_per_address: Annotated[int, Meta(ge=0, le=1_000_000, description="Connections "
-        "that one address may hold; 0 for half of what file descriptors allow."),
-        Use(TRAVEL, (SERVER,))] = 0
     insecure: Annotated[bool, Meta(description="Send plaintext: anyone on the path can read and "
         "change it."), Use(TRAVEL, LINK)] = False
     tls_cert: Annotated[str, Meta(description="PEM file with this side's certificate."),
@@ -293,10 +290,9 @@ class RunConfig:
         "side's certificate."), Use(TRAVEL, LINK)] = ""
     token_file: Annotated[str, Meta(description="File with this client's token, for a server that "
         "asks for one."), Use(TRAVEL, (CLIENT,))] = ""
-    tokens: Annotated[str, Meta(description="File with the hashes of clients' tokens: each client "
-        "needs one."), Use(TRAVEL, (SERVER,))] = ""
-    revoked: Annotated[str, Meta(description="File with revoked serial numbers. Clients that have "
-        "one are refused, or disconnected within seconds."), Use(TRAVEL, (SERVER,))] = ""
+    client_file: Annotated[str, Meta(description="The fleet's clients, as `fedsz keys` writes "
+        "them: revoked ones are refused. Without --tls-ca each client needs a token."),
+        Use(TRAVEL, (SERVER,))] = ""
 
     run_dir: Annotated[str, Meta(description="Folder for results; runs/DATE-TIME by default."),
         Use(RESULTS, ALONE)] = ""

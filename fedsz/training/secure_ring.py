@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.errors import ConfigError
@@ -15,7 +14,7 @@ from fedsz.secagg.identity import CertificateVerifier
 from fedsz.secagg.noise import NoisedCodec, NoisedPlan
 from fedsz.secagg.token_plan import layout_digest
 from fedsz.training.options import RunConfig
-from fedsz.transport.identity import read_serials
+from fedsz.transport.credentials import read_issued, revoked_serials
 from fedsz.whole_files import read_bytes
 
 
@@ -31,7 +30,7 @@ def secure_of(config: RunConfig) -> SecureSum | None:
         return None
     if not config.tls_ca or config.insecure:
         return SecureSum(config.secure_sum)
-    revoked = read_serials(Path(config.revoked)) if config.revoked else ()
+    revoked = revoked_serials(read_issued(config.client_file)) if config.client_file else ()
     verifier = CertificateVerifier(read_bytes(config.tls_ca), revoked)
     return SecureSum(config.secure_sum, Assumptions(signed=True), verifier)
 

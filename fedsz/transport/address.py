@@ -1,4 +1,9 @@
-"""Where a process listens, as text and as a socket; and where others come from."""
+"""Where a process listens, as text and as a socket, and how many connections it may have.
+
+Each connection takes a file descriptor, and so does each client's reply that waits on disk. A
+process divides its descriptors: some for itself, some for each of its two web servers (the live
+page and the metrics), the rest for clients and their replies.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,15 @@ import ipaddress
 import os
 import socket
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from fedsz.errors import ConfigError, LinkError
+from fedsz.system import raise_descriptor_limit
 
 LOOPBACK = "127.0.0.1"
+OWN_DESCRIPTORS: Final = 64  # for all but connections and replies
+MOST_WEB_CONNECTIONS: Final = 100  # to one web server; a page in a browser holds one
+_FEWEST: Final = 4  # connections, whatever the limit of descriptors
 
 
 class Address(NamedTuple):
@@ -70,15 +79,13 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def network_of(host: str) -> str:
-    """Return an IP address as it is counted: of IPv6, the /64 network; "" if it is none.
+def connections_for_web() -> int:
+    """Return how many connections this process may have to each of its web servers."""
+    spare = raise_descriptor_limit() - OWN_DESCRIPTORS
+    return min(MOST_WEB_CONNECTIONS, max(_FEWEST, spare // 8))
 
-    Whoever has one IPv6 address commonly has all of its /64.
-    """
-    with suppress(ValueError):
-        address = ipaddress.ip_address(host.partition("%")[0])
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        if mapped.version == 4 or mapped.is_loopback:
-            return str(mapped)
-        return str(ipaddress.ip_network((mapped, 64), strict=False))
-    return ""
+
+def connections_for_clients() -> int:
+    """Return how many connections of clients this process may have."""
+    spare = raise_descriptor_limit() - OWN_DESCRIPTORS - 2 * connections_for_web()
+    return max(_FEWEST, spare // 2)

@@ -4,9 +4,7 @@
     server.pem, .key        the server's certificate, for TLS
     clients/ID.pem, .key    a client's certificate; ID in percent-encoding
     clients/ID.token        a client's token, in place of a certificate
-    tokens                  their hashes, for the server
-    revoked                 serial numbers that are valid no longer, for the server
-    issued                  a line of JSON for each certificate and token
+    clients.jsonl           a line for each certificate and token, for the server
 
 A second certificate or token of the same client is ID.2.pem, ID.2.token: both are valid until the
 first is revoked.
@@ -20,7 +18,7 @@ import itertools
 import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import quote
 
 from cryptography import x509
@@ -33,30 +31,25 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import json, structs
 
 from fedsz.errors import ConfigError, cannot
-from fedsz.transport.identity import read_serials
-from fedsz.transport.private_files import line_of, parse_lines, read_private, reads
-from fedsz.transport.tls import load_certificate
-from fedsz.transport.tokens import Token, TokenHash
-from fedsz.whole_files import Pathish, read_bytes, write_whole
+from fedsz.transport.credentials import (
+    Issued,
+    Kind,
+    Token,
+    load_certificate,
+    read_issued,
+    read_private,
+)
+from fedsz.whole_files import Pathish, write_whole
 
 Key = ec.EllipticCurvePrivateKey
 
-CERTIFICATE, TOKEN, SERVER = "certificate", "token", "server"
 CA_DAYS: Final = 3650
 _SERIAL_BITS: Final = 64  # as many as public authorities must draw, and few enough to be read
 _CLOCK_SKEW: Final = datetime.timedelta(hours=1)  # of devices behind the machine that signs
 _NAME_LENGTH: Final = 64  # characters of a common name: RFC 5280, ub-common-name
-
-
-class Issued(NamedTuple):
-    """A certificate or token that the authority has issued."""
-
-    serial: int
-    kind: str  # CERTIFICATE, TOKEN or SERVER
-    name: str  # of the client; the server's first host
-    expires: str  # a date; "" for never
 
 
 class Authority:
@@ -68,9 +61,7 @@ class Authority:
 
     def __init__(self, folder: Pathish) -> None:
         self.folder = Path(folder)
-        self.ca, self.tokens = self.folder / "ca.pem", self.folder / "tokens"
-        self.revoked = self.folder / "revoked"
-        self._issued = self.folder / "issued"
+        self.ca, self.clients = self.folder / "ca.pem", self.folder / "clients.jsonl"
         key_file = self.folder / "ca.key"
         self._certificate = load_certificate(self.ca)
         key_bytes = read_private(key_file)
@@ -81,7 +72,7 @@ class Authority:
         if not isinstance(key, Key):
             raise ConfigError(f"{key_file} is no key on an elliptic curve")
         self._key = key
-        self.issued()  # or lines would be added to a list that nothing reads, of an earlier release
+        self.issued()  # raises here if lines would be added to a file that cannot be read
 
     @classmethod
     def create(cls, folder: Pathish) -> Authority:
@@ -95,8 +86,7 @@ class Authority:
             raise ConfigError(f"{path} has an authority already")
         with cannot(f"write to {path}"):
             (path / "clients").mkdir(parents=True, exist_ok=True)
-            for name in ("tokens", "revoked", "issued"):
-                (path / name).touch()
+            (path / "clients.jsonl").touch()
             (path / ".gitignore").write_text("*.key\n*.token\n")
         only_signs = x509.BasicConstraints(ca=True, path_length=0)
         until = datetime.timedelta(days=CA_DAYS)
@@ -116,7 +106,7 @@ class Authority:
         """
         named = list(hosts)
         names = x509.SubjectAlternativeName([host_name(host) for host in named])
-        return self._certify(self.folder / SERVER, named[0], days, SERVER, [names])
+        return self._certify(self.folder / Kind.SERVER, named[0], days, Kind.SERVER, [names])
 
     def certify_client(self, client_id: str, days: int) -> Path:
         """Issue a certificate for a client; return its file. The key is beside it."""
@@ -125,7 +115,7 @@ class Authority:
                 f"a certificate takes a client id of 1 to {_NAME_LENGTH} characters, got"
                 f" {client_id!r}"
             )
-        return self._certify(self._client(client_id), client_id, days, CERTIFICATE)
+        return self._certify(self._client(client_id), client_id, days, Kind.CERTIFICATE)
 
     def make_token(self, client_id: str) -> Path:
         """Issue a token for a client; return its file."""
@@ -133,33 +123,31 @@ class Authority:
             raise ConfigError("a client id has at least one character")
         token = Token.new(client_id)
         path = _free(self._client(client_id), ".token")
-        self._append(self._issued, line_of(Issued(token.serial, TOKEN, client_id, "")))
-        self._append(self.tokens, line_of(TokenHash.of(token)))
+        hashed = token.secret_hash()
+        self._add(Issued(f"{token.serial:x}", Kind.TOKEN, client_id, secret_hash=hashed))
         write_whole(path, token.text().encode() + b"\n", private=True)
         return path
 
     def issued(self) -> list[Issued]:
         """Return all that has been issued, in order."""
-        return parse_lines(self._issued, reads(Issued), "nothing that was issued")
-
-    def revoked_serials(self) -> frozenset[int]:
-        """Return the serial numbers that are valid no longer."""
-        return read_serials(self.revoked)
+        return read_issued(self.clients)
 
     def revoke(self, what: str) -> list[Issued]:
-        """Revoke what has a serial number, in hex, or all that a client has; return that.
+        """Revoke one serial number, in hex, or all that a client has; return that.
 
         Raises:
-            ConfigError: there is nothing of that name that is still valid.
+            ConfigError: nothing valid has that serial number or client id.
         """
-        gone = self.revoked_serials()
+        issued = self.issued()
         # A server has one certificate, which is replaced; clients read no list of revoked ones.
-        valid = [one for one in self.issued() if one.serial not in gone and one.kind != SERVER]
-        found = [one for one in valid if what in (one.name, f"{one.serial:x}")]
+        found = [
+            one
+            for one in issued
+            if what in (one.name, one.serial) and not one.revoked and one.kind != Kind.SERVER
+        ]
         if not found:
             raise ConfigError(f"nothing valid has the client id or the serial number {what!r}")
-        lines = [f"{one.serial:x}  # {one.kind} {quote(one.name, safe='')}\n" for one in found]
-        self._append(self.revoked, "".join(lines).encode())
+        self._write(structs.replace(one, revoked=one.revoked or one in found) for one in issued)
         return found
 
     def _certify(
@@ -167,7 +155,7 @@ class Authority:
         path: Path,
         name: str,
         days: int,
-        kind: str,
+        kind: Kind,
         hosts: Sequence[x509.ExtensionType] = (),
     ) -> Path:
         # A client's certificate must not do for a server, nor the server's for a client.
@@ -177,7 +165,7 @@ class Authority:
         signed, key = new_certificate(name[:_NAME_LENGTH], signer, until, extensions)
         file = _free(path, ".pem")
         ends = f"{signed.not_valid_after_utc:%Y-%m-%d}"
-        self._append(self._issued, line_of(Issued(signed.serial_number, kind, name, ends)))
+        self._add(Issued(f"{signed.serial_number:x}", kind, name, ends))
         _write_pair(file, signed, key)
         return file
 
@@ -185,9 +173,12 @@ class Authority:
         # Dots too: "..", and "a.2", which is what a second certificate of "a" is called.
         return self.folder / "clients" / quote(client_id, safe="").replace(".", "%2E")
 
-    def _append(self, path: Path, lines: bytes) -> None:
-        """Add lines to a file that a server may be reading."""
-        write_whole(path, read_bytes(path) + lines)
+    def _add(self, one: Issued) -> None:
+        self._write([*self.issued(), one])
+
+    def _write(self, issued: Iterable[Issued]) -> None:
+        """Write the file of clients, which a server may be reading."""
+        write_whole(self.clients, b"".join(json.encode(one) + b"\n" for one in issued))
 
 
 def _free(path: Path, suffix: str) -> Path:
@@ -219,14 +210,14 @@ def new_certificate(
     """Return a certificate and its key.
 
     Args:
-        name: its subject's common name.
+        name: its subject's common name; "" for none.
         signer: the subject and the key of who signs it; None for its own.
         until: how long it is valid from now on.
         extensions: what it says beside the keys; what limits a CA is critical.
         since: when it begins to be valid, from now.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if name else [])
     issuer, issuer_key = signer or (subject, key)
     now = datetime.datetime.now(datetime.UTC)
     builder = x509.CertificateBuilder(

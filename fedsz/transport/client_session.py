@@ -14,8 +14,8 @@ import msgspec
 from fedsz.data_share import Share
 from fedsz.errors import CorruptStream, LinkError
 from fedsz.transport import frames
-from fedsz.transport.events import EventKind, LinkEvent, percent_passed
-from fedsz.transport.messages import Buffer, EncodedMessage, Source
+from fedsz.transport.link_events import EventKind, LinkEvent, percent_passed
+from fedsz.transport.message_format import Buffer, EncodedMessage, Source
 
 
 class Request(NamedTuple):

@@ -32,7 +32,7 @@ import msgspec
 from fedsz.data_share import Share
 from fedsz.errors import CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import megabytes, one_line
-from fedsz.transport.messages import MIN_MESSAGE_BYTES, EncodedMessage, Source
+from fedsz.transport.message_format import MIN_MESSAGE_BYTES, EncodedMessage, Source
 
 PROTOCOL = 1  # raised when either end could misread the other
 CHUNK_BYTES = 64 << 10  # of a message in one DATA frame

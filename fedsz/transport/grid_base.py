@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.flower_compat import error_reply, new_message_id
-from fedsz.transport.messages import (
+from fedsz.transport.message_format import (
     MOST_FIELDS,
     Content,
     EncodedMessage,

@@ -16,9 +16,8 @@ import grpc
 from flwr.app import Error, Message
 
 from fedsz.errors import ConfigError, FedszError, LinkError
-from fedsz.flower_compat import error_reply
-from fedsz.system import raise_descriptor_limit
-from fedsz.transport.address import Address
+from fedsz.flower_compat import ErrorCode, error_reply
+from fedsz.transport.address import Address, connections_for_clients
 from fedsz.transport.channel import (
     DEFAULT_MAX_MESSAGE_BYTES,
     METHOD,
@@ -26,30 +25,27 @@ from fedsz.transport.channel import (
     SERVICE,
     warn_of_plaintext,
 )
-from fedsz.transport.events import Counters, NodeConfig, OnEvent, tell
+from fedsz.transport.credentials import Identities
 from fedsz.transport.grid_base import GridBase, open_reply
-from fedsz.transport.identity import Identities
-from fedsz.transport.peer import Delivery, Outcome, Settler, Stored, Unpulled
-from fedsz.transport.probe import PROBE_METHOD, Probes
-from fedsz.transport.server import Hub, spool
-from fedsz.transport.server_session import ServerSession
-from fedsz.transport.shares import Shares
-from fedsz.transport.visitors import Visitors, connections_for
+from fedsz.transport.grpc_server import Hub, spool
+from fedsz.transport.link_events import Counters, NodeConfig, OnEvent, tell
+from fedsz.transport.server_session import Delivery, Outcome, ServerSession, Settler, Stored
 
 logger = logging.getLogger(__name__)
 
 _Outcomes = SimpleQueue[tuple[Delivery, Outcome]]
 _FINISHED = "the run has finished"
-_REFUSABLE = 32  # connections beside those of clients: probes, and those to be refused
+_REFUSABLE = 8  # connections beside those of clients, to be refused with a reason
+MOST_UNPULLED = 1 << 16  # outcomes that are kept until they are pulled
 _CLOSE_SECONDS = 5.0  # for clients to hear that the run is over
 
 
 class GrpcGrid(GridBase):
     """A Flower Grid over gRPC: unmodified ServerApps and strategies run on it.
 
-    Clients connect with `fedsz.transport.client.run_client` and stay connected. Messages of any
-    size go out in chunks. Replies wait in temporary files until they are asked for (`tempfile` puts
-    them into TMPDIR), so the server's memory does not grow with its clients.
+    Clients connect with `run_client` and stay connected. Messages of any size go out in chunks.
+    Replies wait in temporary files until they are asked for (`tempfile` puts them into TMPDIR), so
+    the server's memory does not grow with its clients.
 
     The grid serves between `start` and `close`, or inside a ``with`` block. Its methods may be
     called from any thread.
@@ -57,7 +53,7 @@ class GrpcGrid(GridBase):
     Args:
         host: the address to listen on; ``0.0.0.0`` or ``::`` for all interfaces.
         port: 0 takes any free one; see `port`.
-        credentials: for TLS, see `fedsz.transport.tls.server_credentials`; None sends plain text.
+        credentials: for TLS, see `server_credentials`; None sends plain text.
         max_message_bytes: the largest reply accepted; a client that sends more is refused.
         reconnect_grace: seconds in which a client that lost its connection may come back before
             the replies it owes are given up.
@@ -67,13 +63,11 @@ class GrpcGrid(GridBase):
             server that is restarted to continue a run passes the same; None draws one.
         on_event: told of joins, leaves and messages, from the grid's own thread: must not block.
         max_connections: in all; None takes what file descriptors allow, of which this process gets
-            as many as it may have.
-        max_connections_per_address: of these; None takes half. Clients on this machine are not
-            limited by it.
-        shares: of the data, to give to clients that ask for one. No two clients that are here have
-            the same share, asked for or named. None gives none and checks none.
+            as many as it may have; see `fedsz.transport.address`.
+        shares: of the data, to give to clients that ask for one. No two connected clients have the
+            same share, asked for or named. None gives none and checks none.
         why_unfit: called with the ``node_config`` of a client that joins. It returns why the client
-            is refused, which is told to it, or "". It must not block.
+            is refused, which the client logs, or "". It must not block.
 
     Raises:
         ConfigError: the port is out of range, or tokens are to travel without TLS.
@@ -99,15 +93,14 @@ class GrpcGrid(GridBase):
         run_id: int | None = None,
         on_event: OnEvent | None = None,
         max_connections: int | None = None,
-        max_connections_per_address: int | None = None,
         shares: int | None = None,
-        why_unfit: Callable[[NodeConfig], str] | None = None,
+        why_unfit: Callable[[NodeConfig], str] = lambda _: "",
     ) -> None:
         super().__init__(run_id)
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"port must lie in [0, 65535], got {port}")
         self._address, self._credentials = Address(host, port), credentials
-        most = max_connections or connections_for(raise_descriptor_limit())
+        most = max_connections or connections_for_clients()
         self.max_connections = most
         self._identities = identities or Identities()
         if self._identities.by_token and credentials is None:
@@ -117,18 +110,19 @@ class GrpcGrid(GridBase):
             reconnect_grace=reconnect_grace,
             open_sink=spool,
             tell=partial(tell, on_event),
-            shares=None if shares is None else Shares(shares),
+            shares=shares,
             why_unfit=why_unfit,
         )
-        visitors = Visitors(most, max_connections_per_address or max(1, most // 2))
-        self._hub = Hub(session, self._identities, visitors)
+        self._hub = Hub(session, self._identities, most)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving
         # Over _loop: what is posted is posted before the end. The garbage collector may free a
         # `_Replies` in the middle of a call, in the same thread, and that one calls as well.
         self._lock = threading.RLock()
         self._farewell: asyncio.Future[tuple[str, bool]]
-        self._unpulled = Unpulled(most)
+        # Outcomes by message id, the oldest first; each reply among them may be an open file.
+        self._unpulled: dict[str, tuple[Delivery, Outcome]] = {}
+        self._most_files = most
 
     @property
     def port(self) -> int:
@@ -182,7 +176,10 @@ class GrpcGrid(GridBase):
             return
         loop.call_soon_threadsafe(self._farewell.set_result, (reason, failed))
         self._thread.join(2 * _CLOSE_SECONDS)
-        self._unpulled.close()
+        with self._lock:
+            for _, outcome in self._unpulled.values():
+                _discard(outcome)
+            self._unpulled.clear()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -210,11 +207,32 @@ class GrpcGrid(GridBase):
             ConfigError: a message is no request, or holds what cannot be sent.
             LinkError: the grid is not started, or closed.
         """
-        return [d.message_id for d in self._post(messages, None, self._unpulled.add)]
+        return [d.message_id for d in self._post(messages, None, self._keep_outcome)]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the outcomes that are known by now, each once."""
-        return [_open(*both) for both in self._unpulled.take(message_ids)]
+        with self._lock:
+            found = [self._unpulled.pop(i) for i in message_ids if i in self._unpulled]
+        return [_open(*both) for both in found]
+
+    def _keep_outcome(self, delivery: Delivery, outcome: Outcome) -> None:
+        """Keep an outcome until it is pulled, without the bytes of its message."""
+        delivery.out = delivery.out.emptied()
+        with self._lock:
+            self._unpulled[delivery.message_id] = delivery, outcome
+            if len(self._unpulled) <= self._most_files:
+                return
+            waiting = self._unpulled.items()
+            files = [(i, d, o) for i, (d, o) in waiting if isinstance(o, Stored)]
+            if len(files) > self._most_files:
+                oldest, late, reply = files[0]
+                _discard(reply)
+                before = f"before {self._most_files} others had come"
+                why = f"the reply of client {late.client_id!r} was dropped: nobody asked for it"
+                error = Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"{why} {before}")
+                self._unpulled[oldest] = late, error
+            if len(self._unpulled) > MOST_UNPULLED:
+                del self._unpulled[next(iter(self._unpulled))]
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -228,19 +246,7 @@ class GrpcGrid(GridBase):
         """
         outcomes: _Outcomes = SimpleQueue()
         deliveries = self._post(messages, timeout, lambda d, outcome: outcomes.put((d, outcome)))
-
-        def give_up(hub: Hub) -> None:
-            hub.session.forget(deliveries)
-            while not outcomes.empty():
-                _discard(outcomes.get()[1])
-
-        # In the hub's thread, so that nothing comes in meanwhile.
-        return _Replies(
-            len(deliveries),
-            outcomes,
-            give_up=lambda: self._call(give_up),
-            hasten=lambda seconds: self._call(lambda hub: hub.hasten(deliveries, seconds)),
-        )
+        return _Replies(deliveries, outcomes, self._call)
 
     def _post(
         self, messages: Iterable[Message], timeout: float | None, settle: Settler
@@ -274,10 +280,7 @@ class GrpcGrid(GridBase):
         # gRPC closes what comes beyond this before it is a stream; the Hub refuses with a reason.
         most = ("grpc.max_allowed_incoming_connections", self.max_connections + _REFUSABLE)
         server = grpc.aio.server(options=(*SERVER_OPTIONS, most))
-        handlers = {
-            METHOD: grpc.stream_stream_rpc_method_handler(self._hub.serve),
-            PROBE_METHOD: grpc.stream_stream_rpc_method_handler(Probes(self._identities).serve),
-        }
+        handlers = {METHOD: grpc.stream_stream_rpc_method_handler(self._hub.serve)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         address = str(self._address)
         try:
@@ -291,7 +294,7 @@ class GrpcGrid(GridBase):
         self._loop = asyncio.get_running_loop()
         self._farewell = self._loop.create_future()
         ready.set_result(port)
-        revocation = asyncio.create_task(self._hub.turn_out_the_revoked())
+        revocation = asyncio.create_task(self._hub.watch_revocations())
         reason, failed = await self._farewell
         revocation.cancel()
         self._hub.session.shut(reason, failed=failed)
@@ -303,14 +306,12 @@ class _Replies:
 
     def __init__(
         self,
-        missing: int,
+        deliveries: list[Delivery],
         outcomes: _Outcomes,
-        *,
-        give_up: Callable[[], object],
-        hasten: Callable[[float], object],
+        call: Callable[[Callable[[Hub], None]], bool],
     ) -> None:
-        self._missing, self._outcomes = missing, outcomes
-        self._give_up, self._hasten = give_up, hasten
+        self._deliveries, self._outcomes, self._call = deliveries, outcomes, call
+        self._missing = len(deliveries)
 
     def __iter__(self) -> Self:
         return self
@@ -325,13 +326,22 @@ class _Replies:
     def give_up_after(self, seconds: float) -> None:
         """Await the missing replies for so long from when they were asked for."""
         if self._missing:
-            self._hasten(seconds)
+            deliveries = self._deliveries
+            self._call(lambda hub: hub.hasten(deliveries, seconds))
 
     def close(self) -> None:
         """Await no more replies."""
-        if self._missing:
-            self._missing = 0
-            self._give_up()
+        if not self._missing:
+            return
+        self._missing = 0
+        deliveries, outcomes = self._deliveries, self._outcomes
+
+        def give_up(hub: Hub) -> None:
+            hub.session.forget(deliveries)
+            while not outcomes.empty():
+                _discard(outcomes.get()[1])
+
+        self._call(give_up)  # in the hub's thread, so that nothing comes in meanwhile
 
     def __del__(self) -> None:
         self.close()

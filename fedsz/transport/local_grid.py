@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from fedsz.flower_compat import ErrorCode, error_reply
 from fedsz.transport.grid_base import GridBase, Outgoing, open_reply
-from fedsz.transport.messages import EncodedMessage, decode_message
+from fedsz.transport.message_format import EncodedMessage, decode_message
 from fedsz.transport.node import Node, node_id
 
 

@@ -1,21 +1,136 @@
-"""A node as every Grid of ours sees it: its id, its Context, and how its app answers."""
+"""A client's app: its node id, its Context, its replies, and its state on disk."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
 
-from flwr.app import Context, Message, Metadata, RecordDict, UserConfig
+import msgspec
+from flwr.app import ConfigRecord, Context, Message, Metadata, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
-from fedsz.errors import ConfigError, log_failure
+from fedsz.data_share import Share
+from fedsz.errors import ConfigError, FedszError, log_failure
 from fedsz.flower_compat import SUPERLINK_NODE_ID, ErrorCode, error_reply
 from fedsz.formatting import megabytes
-from fedsz.transport.messages import EncodedMessage, encode_message
-from fedsz.transport.state_folder import StateFolder
+from fedsz.transport.credentials import read_private
+from fedsz.transport.frames import Hello
+from fedsz.transport.message_format import EncodedMessage, encode_message
+from fedsz.transport.records_file import read_records, write_records
+from fedsz.whole_files import lock_folder, remove_parts, write_whole
 
 logger = logging.getLogger(__name__)
+
+STATE: Final = "state"
+CLIENT: Final = "client.json"
+_ABOUT: Final = "fedsz.client"
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """What a client's next process says of itself."""
+
+    session_key: bytes
+    drawn_id: Annotated[str, msgspec.Meta(max_length=256)] = ""  # of a client without a name
+    share: Share | None = None  # of the data, that the server gave
+
+
+_remembered: Final = msgspec.json.Decoder(Remembered)  # made before any thread uses it
+
+
+class StateFolder:
+    """The state of one client of one run, on disk. No state is better than a wrong one.
+
+    Its files are for their owner alone: the state of training tells of the data. Use it as a
+    context; it is this process's own until the end.
+
+    Raises:
+        ConfigError: another client works in the folder, or it cannot be written to.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._client = path / STATE, path / CLIENT
+        self._remembered: Remembered
+        self._lock = lock_folder(path, "client")
+        remove_parts(self.path)
+
+    def read(self, run_id: int, node_id: int) -> RecordDict:
+        """Return a client's state in a run; an empty one if that is not here, or is damaged."""
+        try:
+            records: Any = read_records(self.path)
+            about = records.pop(_ABOUT)
+            if (about["run-id"], about["node-id"]) == (run_id, node_id):
+                return RecordDict(dict(records))
+            logger.info("%s is of another run or client: it is not used", self.path)
+        except FileNotFoundError:
+            pass
+        except (OSError, KeyError, TypeError, FedszError) as err:
+            logger.error("%s is not used: %s", self.path, err)
+        return RecordDict()
+
+    def write(self, run_id: int, node_id: int, state: RecordDict) -> None:
+        """Write a state; if that fails, none remains, for the old one is no longer true."""
+        about = ConfigRecord({"run-id": run_id, "node-id": node_id})
+        try:
+            write_records(self.path, RecordDict({**state, _ABOUT: about}), private=True)
+        except ConfigError as err:
+            logger.error("%s; after a crash this client begins anew", err)
+            self.path.unlink(missing_ok=True)
+
+    def remember(self, hello: Hello, *, named: bool) -> Hello:
+        """Return a HELLO with the session key, the drawn id and the share of the process before.
+
+        Args:
+            hello: what is said, and remembered, if nothing was.
+            named: the client id in it was not drawn.
+
+        Raises:
+            ConfigError: the folder cannot be written, or others can read the key.
+        """
+        last = self._read_client(len(hello.session_key)) or Remembered(hello.session_key)
+        if not named:
+            last = msgspec.structs.replace(last, drawn_id=last.drawn_id or hello.client_id)
+        self._write_client(last)
+        config = hello.node_config
+        if hello.wants_share and last.share is not None:
+            config = {**config, **last.share.as_config()}
+        client_id = hello.client_id if named else last.drawn_id
+        changed = {"session_key": last.session_key, "client_id": client_id, "node_config": config}
+        return msgspec.structs.replace(hello, **changed)
+
+    def keep_share(self, node_config: UserConfig) -> None:
+        """Remember the share of the data that the server gave."""
+        share = Share.of(node_config)
+        try:
+            self._write_client(msgspec.structs.replace(self._remembered, share=share))
+        except ConfigError as err:
+            logger.error("%s; after a crash this client asks for any share", err)
+
+    def _read_client(self, key_bytes: int) -> Remembered | None:
+        """Return what is remembered; None for a damaged file or none."""
+        with contextlib.suppress(msgspec.DecodeError):
+            last = _remembered.decode(read_private(self._client)) if self._client.exists() else None
+            if last is not None and len(last.session_key) == key_bytes:
+                return last if last.share is None or last.share.is_possible else None
+        return None
+
+    def _write_client(self, remembered: Remembered) -> None:
+        self._remembered = remembered
+        write_whole(self._client, msgspec.json.encode(remembered), private=True)
+
+    def clear(self) -> None:
+        """Remove the state, and all that is remembered with it."""
+        for path in (self.path, self._client):
+            path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
 
 
 def node_id(client_id: str) -> int:

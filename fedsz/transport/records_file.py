@@ -16,7 +16,7 @@ from flwr.app import RecordDict
 from fedsz.arrays import Buffer
 from fedsz.codecs import _stream
 from fedsz.errors import ChecksumMismatch, CorruptStream, TruncatedStream, UnsupportedStream
-from fedsz.transport.messages import decode_content, encode_content
+from fedsz.transport.message_format import decode_content, encode_content
 from fedsz.whole_files import write_whole
 
 MAGIC: Final = b"\x89FSR\r\n\x1a\n"

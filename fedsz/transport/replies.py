@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from flwr.app import Message, RecordDict
 
-from fedsz.shelf import Parked
-from fedsz.transport.messages import MOST_FIELDS
+from fedsz.transport.message_format import MOST_FIELDS
 
 
 class StreamedRequest(RecordDict):
@@ -20,13 +18,11 @@ class StreamedRequest(RecordDict):
 
     Attributes:
         reply_fields: how many fields the records of its reply may have beside their arrays' data.
-        parked: by record and array, data that is on disk; a Grid need not park it again.
         is_averaged: whether the sender does no more with the updates than average them, so that
             their mean does for each of them.
     """
 
     reply_fields: int = MOST_FIELDS
-    parked: Mapping[tuple[str, str], Parked] = MappingProxyType({})
     is_averaged: bool = False
 
     # Flower writes the name of a class beside its bytes, and knows no other than its own.

@@ -1,46 +1,181 @@
-"""The server's part of the protocol: what each client owes, has, and is told. No sockets.
+"""The server's part of the protocol: its clients, their requests and their replies. No sockets.
 
-A `ServerSession` is a state machine. It is told what happens - messages posted, frames received,
-connections lost, time gone by - and queues what is to be sent. It waits for nothing and reads no
-clock, so a test can take it through any order of events.
+A `ServerSession` is a state machine. Its driver reports each event - messages posted, frames
+received, connections lost, time gone by - and sends the frames that the session queues. The session
+waits for nothing and reads no clock, so a test can take it through any order of events.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Collection, Iterable
-from itertools import islice
-from typing import IO, Final
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import IO, Final, NamedTuple, Protocol
 
 from flwr.app import Error
 
+from fedsz.data_share import Share
 from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.flower_compat import ErrorCode
+from fedsz.formatting import megabytes
 from fedsz.transport import frames
-from fedsz.transport.events import Counters, EventKind, LinkEvent, NodeConfig
-from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Welcome
-from fedsz.transport.identity import Claims, Identity, why_revoked
+from fedsz.transport.credentials import Identity, why_revoked, why_wrong
+from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Incoming, Welcome
+from fedsz.transport.grid_base import Outgoing
+from fedsz.transport.link_events import Counters, EventKind, LinkEvent, NodeConfig
 from fedsz.transport.node import node_id
-from fedsz.transport.peer import Delivery, Line, Peer, Stored, Taken, Upload
-from fedsz.transport.shares import Claim, Shares
 
 MAX_PEERS: Final = 1 << 16  # clients that are remembered; more are taken once some have left
+TIMED_BYTES: Final = 64 << 10  # after its first chunk, from which an upload tells a bandwidth
+NEWS_SECONDS: Final = 1.0  # between two events of an upload
 _NO_REPLY: Final = ErrorCode.REPLY_MESSAGE_UNAVAILABLE
+
+
+class Line(Protocol):
+    """A connection, as the session writes to it."""
+
+    def put(self, item: Control | Delivery, /) -> None:
+        """Queue a frame, or a message, which is sent as long as it is not `Delivery.done`.
+
+        The connection ends with BYE, whatever else is queued.
+        """
+
+
+class Stored(NamedTuple):
+    """A complete reply: the ``size`` bytes written to ``file``, which its reader closes."""
+
+    file: IO[bytes]
+    size: int
+
+
+Outcome = Stored | Error
+Settler = Callable[["Delivery", Outcome], None]
+
+
+@dataclass(eq=False)
+class Delivery:
+    """One message for a client, until it has its outcome."""
+
+    out: Outgoing
+    timeout: float  # seconds in which the reply is awaited, once it is posted
+    settle: Settler  # called once
+    client_id: str = ""  # whom it is for, once it is posted
+    begun: bool = False  # the client has it, or it is queued on its connection
+    sent: bool = False  # all of it is out, to a client that still has it
+    done: bool = False  # the reply is not awaited any more: the rest need not be sent
+    expires: float = 0.0
+    mishap: str = ""  # the state of the exchange when the connection broke
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message."""
+        return self.out.encoded.message_id
+
+
+class Upload(Incoming):
+    """A reply on its way into a sink; without a sink it is dropped, as it is not awaited."""
+
+    sink: IO[bytes] | None
+
+    def __init__(self, begin: Begin, sink: IO[bytes] | None, now: float, *, limit: int) -> None:
+        super().__init__(begin, sink, limit=limit)
+        self._reported = now
+        self._first: tuple[float, int] | None = None  # the first chunk's time and size
+
+    def take(self, piece: memoryview, now: float) -> None:
+        """Count and write the body of one DATA frame; see `Incoming.feed`."""
+        self.feed(piece)
+        if self.sink is not None and self.complete:
+            self.sink.flush()  # a full disk is noticed here, where it fails this reply alone
+        self._first = self._first or (now, self.received)
+
+    def news(self, client_id: str, now: float) -> LinkEvent | None:
+        """Return an event of the upload's progress, once a second; None for a dropped one."""
+        if self.sink is None or now < self._reported + NEWS_SECONDS:
+            return None
+        self._reported = now
+        passed, size = self.received, self.size
+        return LinkEvent(EventKind.RECEIVING, client_id, self.message_id, passed=passed, size=size)
+
+    def drop(self) -> None:
+        """Discard its bytes."""
+        if self.sink is not None:
+            with suppress(OSError):  # a full disk may refuse what is still buffered
+                self.sink.close()
+            self.sink = None
+
+    def bandwidth(self, now: float) -> float | None:
+        """Return the link's bandwidth in bits a second, once all bytes are here.
+
+        Time runs from the first chunk, so that latency and TCP's slow start do not count. None if
+        too little follows that chunk.
+        """
+        since, before = self._first or (now, self.size)
+        nbytes = self.size - before
+        return 8 * nbytes / (now - since) if nbytes >= TIMED_BYTES and now > since else None
+
+
+@dataclass(eq=False)
+class Peer:
+    """A client by its id, connected or not."""
+
+    client_id: str
+    node_id: int
+    session_key: bytes = b""  # of the process that was connected last
+    share: Share | None = None  # of the data, that it had last
+    connection: Line | None = None
+    pending: dict[str, Delivery] = field(default_factory=dict)
+    upload: Upload | None = None  # in progress
+    grace_ends: float | None = None  # while it may still return
+
+    @property
+    def live(self) -> bool:
+        """Whether it is connected, or may still return."""
+        return self.connection is not None or self.grace_ends is not None
+
+    def gives_way_to(self, hello: Hello, identity: Identity) -> bool:
+        """Return whether a connection may take this client's place.
+
+        The process that was connected last may at any time: it lost its link before the server
+        noticed. Another one with the same identity may when the link is dead, and a stranger when
+        the client has not come back in time either.
+        """
+        if self.session_key and hmac.compare_digest(hello.session_key, self.session_key):
+            return True
+        return self.connection is None and (bool(identity) or self.grace_ends is None)
+
+    def upload_of(self, delivery: Delivery) -> Upload | None:
+        """Return the upload in progress if it is the reply to this message."""
+        upload = self.upload
+        return upload if upload and upload.message_id == delivery.message_id else None
+
+    def progress(self, delivery: Delivery) -> str:
+        """Say how far an exchange has come."""
+        if (upload := self.upload_of(delivery)) is not None:
+            return f"during upload ({upload.received / 1e6:.1f} of {megabytes(upload.size)})"
+        return "before it replied" if delivery.sent else "before the message reached it"
+
+
+class Taken(Exception):
+    """The id or the share of the data that a client asks for is another's for now."""
 
 
 class ServerSession:
     """All clients of a server and the replies they owe.
 
-    All times are seconds on one monotonic clock. What a delivery's ``settle`` and ``tell`` do must
-    not call the session.
+    All times are seconds on one monotonic clock. A delivery's ``settle``, and ``tell``, must not
+    call the session.
 
     Args:
         max_message_bytes: the largest reply accepted.
         reconnect_grace: seconds that a client has to come back.
-        open_sink: makes a place for the bytes of one reply. The session closes those it drops; an
+        open_sink: makes a file for the bytes of one reply. The session closes those it drops; an
             OSError on writing fails the delivery.
-        tell: hears of each event.
-        shares: who has which share of the data; None leaves that to the clients.
-        why_unfit: returns why a client that says this of itself is refused, "" if it is not.
+        tell: called with each event.
+        shares: of the data, of which each is one live client's; None leaves shares to the clients.
+        why_unfit: returns why a client with this config is refused, "" if it is not.
     """
 
     def __init__(
@@ -50,27 +185,27 @@ class ServerSession:
         reconnect_grace: float,
         open_sink: Callable[[], IO[bytes]],
         tell: Callable[[LinkEvent], None] = lambda _: None,
-        shares: Shares | None = None,
-        why_unfit: Callable[[NodeConfig], str] | None = None,
+        shares: int | None = None,
+        why_unfit: Callable[[NodeConfig], str] = lambda _: "",
     ) -> None:
         self.connected: tuple[int, ...] = ()  # node ids; replaced, never changed
-        self.counters = Counters()  # of what has crossed the links; others count the bytes
+        self.counters = Counters()  # messages; the driver counts the bytes
         self.bandwidths: dict[int, float] = {}  # of last uploads, by node id, in bits a second
         self._max_message_bytes, self._open_sink = max_message_bytes, open_sink
         self._reconnect_grace, self._shares = reconnect_grace, shares
         self._why_unfit, self._tell = why_unfit, tell
         self._peers: dict[int, Peer] = {}
+        self._share_nodes: dict[Share, int] = {}  # the node that had each share last
         self._connections: dict[Line, Peer | None] = {}  # None until HELLO
         self._identities: dict[Line, Identity] = {}  # of the connections
-        self._claims = Claims()
         self._closing: Bye | None = None
 
     def post(self, deliveries: Iterable[Delivery], now: float) -> None:
-        """Send each message to its node; what cannot be sent has its outcome at once."""
+        """Send each message to its node; one that cannot be sent has its outcome at once."""
         for delivery in deliveries:
             node = delivery.out.metadata.dst_node_id
             peer = self._peers.get(node)
-            if peer is None or (peer.connection is None and peer.grace_ends is None):
+            if peer is None or not peer.live:
                 who = f"node {node}" if peer is None else f"client {peer.client_id!r}"
                 error = Error(ErrorCode.NODE_UNAVAILABLE, f"{who} is not connected")
                 delivery.settle(delivery, error)
@@ -81,23 +216,23 @@ class ServerSession:
             self._send_requests(peer)
 
     def hasten(self, deliveries: Iterable[Delivery], timeout: float, now: float) -> None:
-        """Await these replies for so long from when they were asked for, not as long as before."""
+        """Await these replies for ``timeout`` seconds from when they were posted."""
         for delivery in deliveries:
             delivery.expires += timeout - delivery.timeout
             delivery.timeout = timeout
         self.tick(now)
 
     def forget(self, deliveries: Iterable[Delivery]) -> None:
-        """Await these replies no longer, and tell nobody but the clients."""
+        """Await these replies no longer; only their clients are told."""
         for delivery in deliveries:
             peer = self._peers.get(delivery.out.metadata.dst_node_id)
             if peer is not None and delivery.message_id in peer.pending:
                 self._release(peer, delivery, received=False)
 
     def shut(self, reason: str, *, failed: bool = False) -> None:
-        """Give up what is pending and send all clients home, also those that come later.
+        """Give up what is pending, and say BYE to all clients, also those that come later.
 
-        ``failed`` says that the run is not over, and that they may wait for it to go on.
+        ``failed`` says that the run is not over, and that clients may wait for it to go on.
         """
         self._closing = Bye(ByeKind.FAILED if failed else ByeKind.FINISHED, reason)
         for peer in self._peers.values():
@@ -106,14 +241,14 @@ class ServerSession:
             self._send(peer, self._closing)
 
     def client_name(self, node: int) -> str:
-        """Return what a client calls itself; its node id if it has never been here."""
+        """Return a node's client id; the node id if no such client has been here."""
         peer = self._peers.get(node)
         return str(node) if peer is None else peer.client_id
 
     def connect(self, connection: Line, identity: Identity = ()) -> None:
         """Note a new connection; its client is unknown until its first frame.
 
-        With an ``identity`` that frame must have a client id that it proves.
+        With an ``identity`` that frame must have the client id that it proves.
         """
         self._connections[connection] = None
         self._identities[connection] = identity
@@ -145,8 +280,8 @@ class ServerSession:
         peer = self._peers.get(delivery.out.metadata.dst_node_id)
         if peer is not None and peer.connection == connection:
             delivery.sent = True
-        sent = EventKind.SENT
         self.counters.messages_sent += 1
+        sent = EventKind.SENT
         self._tell(LinkEvent(sent, delivery.client_id, delivery.message_id, wire_bytes))
 
     def lost(self, connection: Line, now: float) -> None:
@@ -157,14 +292,14 @@ class ServerSession:
             peer.grace_ends = None if self._closing else now + self._reconnect_grace
 
     def refuse(self, connection: Line, reason: str) -> None:
-        """Send a client home for good; nothing is expected of it any more."""
-        peer = self._turn_away(connection, reason, ByeKind.REFUSED)
+        """End a connection for good; its replies are not awaited any more."""
+        peer = self._say_bye(connection, Bye(ByeKind.REFUSED, reason))
         if peer is not None:
             self._disconnect(peer, reason)
             self._fail_all(peer, f"client {peer.client_id!r} was refused: {reason}")
 
     def revoke(self, serials: Collection[int]) -> None:
-        """Send home all connections that have shown a proof of one of these serial numbers."""
+        """Refuse all connections that have shown a proof of one of these serial numbers."""
         for connection, identity in list(self._identities.items()):
             if reason := why_revoked(identity, serials):
                 self.refuse(connection, reason)
@@ -191,12 +326,12 @@ class ServerSession:
                     reason = f"{who} left {delivery.mishap or peer.progress(delivery)} and {late}"
                     self._fail(peer, delivery, reason, ErrorCode.NODE_UNAVAILABLE)
 
-    def _turn_away(self, connection: Line, reason: str, kind: ByeKind) -> Peer | None:
-        """Say goodbye to a connection; return the client that it was admitted as."""
+    def _say_bye(self, connection: Line, bye: Bye) -> Peer | None:
+        """Turn a connection away; return the client that it was admitted as."""
         peer = self._drop(connection)
         who = peer.client_id if peer else ""
-        self._tell(LinkEvent(EventKind.REFUSED, who, detail=reason))
-        connection.put(Bye(kind, reason))
+        self._tell(LinkEvent(EventKind.REFUSED, who, detail=bye.reason))
+        connection.put(bye)
         return peer
 
     def _drop(self, connection: Line) -> Peer | None:
@@ -222,31 +357,28 @@ class ServerSession:
             ours = f"this server speaks {frames.PROTOCOL}"
             raise UnsupportedStream(f"protocol {hello.protocol}; {ours}")
         identity = self._identities[connection]
-        self._claims.check(identity, hello.client_id)
-        if self._why_unfit is not None and (why := self._why_unfit(hello.node_config)):
+        if why := why_wrong(identity, hello.client_id):
+            raise CorruptStream(why)
+        if why := self._why_unfit(hello.node_config):
             raise CorruptStream(f"{hello.client_id!r} cannot take part: {why}")
         node = node_id(hello.client_id)
         if node not in self._peers and len(self._peers) >= MAX_PEERS:
-            self._forget_those_who_left()
+            self._forget_absent_peers()
         peer = self._peers.setdefault(node, Peer(hello.client_id, node))
         try:
             if not peer.gives_way_to(hello, identity):
                 raise Taken(f"the client id {hello.client_id!r} is in use")
-            share, borrower = self._share_of(peer, hello)
+            share = self._claim_share(peer, hello)
         except Taken as err:
-            self._turn_away(connection, str(err), ByeKind.TAKEN)
+            self._say_bye(connection, Bye(ByeKind.TAKEN, str(err)))
             return
-        reason = f"another connection came with the client id {peer.client_id!r}"
-        self._end(peer, Bye(ByeKind.REPLACED, reason))
-        if borrower is not None:
-            self._send_away(self._peers[borrower], f"client {peer.client_id!r} has its share again")
+        self._replace(peer)
         self._connections[connection] = peer
         peer.connection, peer.session_key = connection, hello.session_key
         peer.grace_ends = None
         self.connected = (*self.connected, node)
         have = peer.pending.keys() & set(hello.have)
-        given = share if hello.wants_share else None
-        self._send(peer, Welcome(node, self._max_message_bytes, sorted(have), given))
+        self._send(peer, Welcome(node, self._max_message_bytes, sorted(have), share))
         for delivery in peer.pending.values():
             delivery.begun = delivery.message_id in have
             delivery.sent = delivery.sent and delivery.begun
@@ -256,39 +388,55 @@ class ServerSession:
         if self._closing is not None:
             self._send(peer, self._closing)
 
-    def _end(self, peer: Peer, bye: Bye) -> None:
-        """End the connection of a client, if it has one."""
+    def _replace(self, peer: Peer) -> None:
+        """End the connection that a client has before another of its own."""
         if peer.connection is not None:
-            self._send(peer, bye)
+            reason = f"another connection came with the client id {peer.client_id!r}"
+            self._send(peer, Bye(ByeKind.REPLACED, reason))
             self._drop(peer.connection)
-            self._disconnect(peer, bye.reason)
+            self._disconnect(peer, reason)
 
-    def _send_away(self, peer: Peer, reason: str) -> None:
-        """Send a client home for now; it may ask for another share of the data."""
-        self._end(peer, Bye(ByeKind.TAKEN, reason))
-        peer.grace_ends = None
-        self._fail_all(peer, f"client {peer.client_id!r} was sent away: {reason}")
+    def _claim_share(self, peer: Peer, hello: Hello) -> Share | None:
+        """Note the share of the data that a client has from now on; return one it asked for.
 
-    def _share_of(self, peer: Peer, hello: Hello) -> Claim:
-        """Return the share of the data that a client has from now on; Taken if none is free."""
+        A client names its share, or asks for one. If it asks, it gets its last one, or one without
+        a client so far, or one whose client is gone.
+
+        Raises:
+            Taken: the share is another live client's, or all are.
+        """
         if self._shares is None or self._closing is not None:
-            return Claim(None)
+            return None
+        named = share = Share.of(hello.node_config)
+        if hello.wants_share:
+            every = [Share(index, self._shares) for index in range(self._shares)]
+            own = (s for s in (peer.share, named) if s in every)
+            fresh = (s for s in every if s not in self._share_nodes)
+            free = (s for s in chain(own, fresh, every) if s and not self._rival(peer, s))
+            share = next(free, None)
+            if share is None:
+                raise Taken(f"all {self._shares} shares of the data are taken")
+        elif share is not None and (rival := self._rival(peer, share)):
+            raise Taken(f"share {share} of the data is client {rival.client_id!r}'s")
+        if peer.share is not None and self._share_nodes.get(peer.share) == peer.node_id:
+            del self._share_nodes[peer.share]
+        peer.share = share
+        if share is not None:
+            self._share_nodes[share] = peer.node_id
+        return share if hello.wants_share else None
 
-        def rival(node: int) -> str:
-            other = self._peers.get(node)
-            return other.client_id if other is not None and other.live else ""
+    def _rival(self, peer: Peer, share: Share) -> Peer | None:
+        """Return another live client that has a share; None if there is none."""
+        other = self._peers.get(self._share_nodes.get(share, peer.node_id))
+        return other if other is not None and other is not peer and other.live else None
 
-        return self._shares.claim(peer.node_id, hello, rival)
-
-    def _forget_those_who_left(self) -> None:
+    def _forget_absent_peers(self) -> None:
         """Make room for clients of other ids."""
-        left = [peer for peer in self._peers.values() if not peer.live]
-        for peer in left:
-            del self._peers[peer.node_id]
-            if self._shares is not None:
-                self._shares.forget(peer.node_id)
-            self.bandwidths.pop(peer.node_id, None)
-        if not left:
+        absent = [peer.node_id for peer in self._peers.values() if not peer.live]
+        for node in absent:
+            del self._peers[node]
+            self.bandwidths.pop(node, None)
+        if not absent:
             raise CorruptStream(f"the server has its {MAX_PEERS} clients")
 
     def _begin(self, peer: Peer, begin: Begin, now: float) -> None:
@@ -311,8 +459,8 @@ class ServerSession:
                 self._tell(news)
             return
         peer.upload = None
-        known = self.bandwidths.get(peer.node_id, 0.0)
-        self.bandwidths[peer.node_id] = upload.bandwidth(known, now)
+        if (bandwidth := upload.bandwidth(now)) is not None:
+            self.bandwidths[peer.node_id] = bandwidth
         detail = "" if upload.sink else "dropped: nobody waits for this reply any more"
         received, cost = EventKind.RECEIVED, upload.wire_bytes
         self.counters.messages_received += 1

@@ -16,20 +16,23 @@ from typing import IO
 import grpc
 
 from fedsz.errors import LinkError
-from fedsz.transport.events import Counters
-from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
-from fedsz.transport.identity import Identities
-from fedsz.transport.peer import Delivery
-from fedsz.transport.server_session import ServerSession
-from fedsz.transport.visitors import Visit, Visitors
+from fedsz.transport.credentials import Identities
+from fedsz.transport.frames import Bye, ByeKind, Control, frames, pack, wire_size
+from fedsz.transport.link_events import Counters
+from fedsz.transport.server_session import Delivery, ServerSession
 
 logger = logging.getLogger(__name__)
 
 SPOOL_MEMORY_BYTES = 64 << 10  # of each reply; a larger one waits on disk
 _HELLO_SECONDS = 10.0
-_REVOCATION_SECONDS = 2.0  # between looks at the list of what is revoked
-_QUEUE = 256  # messages and frames that a client has not taken; it is not heard before it does
+_REVOCATION_SECONDS = 2.0  # between looks at the file of clients
+_QUEUE = 256  # messages and frames that a client has not taken; it is not read before it does
 _BYE_SECONDS = 2.0  # for the reason of a refusal to reach the client
+
+
+def spool() -> IO[bytes]:
+    """Return a file for the bytes of one reply."""
+    return tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES)
 
 
 class Connection:
@@ -62,7 +65,7 @@ class Connection:
         self._queue.put_nowait(item)
 
     async def send(self, sent: Callable[[Delivery, int], None]) -> None:
-        """Write what is queued until the stream ends; ``sent`` hears of each whole message."""
+        """Write the queue until the stream ends; ``sent`` is called with each whole message."""
         while self.bye is None:
             item = await self._queue.get()
             self._queue.task_done()
@@ -87,38 +90,54 @@ class Connection:
         self._counters.wire_bytes_sent += wire_size(frame)
 
 
-def spool() -> IO[bytes]:
-    """Return a place for the bytes of one reply."""
-    return tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES)
-
-
 class Hub:
-    """Tells a `ServerSession` what happens, and gives it the time."""
+    """Reports events and time to a `ServerSession`.
 
-    def __init__(self, session: ServerSession, identities: Identities, visitors: Visitors) -> None:
-        self.session, self._identities, self._visitors = session, identities, visitors
+    If there is no room for another connection, the oldest one without a HELLO makes room; if all
+    have said HELLO, the new one is told to try again.
+
+    Args:
+        session: of all clients.
+        identities: who may connect.
+        most: connections at a time.
+    """
+
+    def __init__(self, session: ServerSession, identities: Identities, most: int) -> None:
+        self.session, self._identities, self._most = session, identities, most
         self._alarm: asyncio.TimerHandle | None = None
+        self._connections = 0
+        self._silent: dict[Connection, None] = {}  # those without a HELLO, the oldest first
 
     def post(self, deliveries: list[Delivery]) -> None:
-        """Send each message to its node; what cannot be sent has its outcome at once."""
+        """Send each message to its node; one that cannot be sent has its outcome at once."""
         self.session.post(deliveries, _now())
         self._set_alarm()
 
     def hasten(self, deliveries: list[Delivery], timeout: float) -> None:
-        """Await these replies for so long from when they were asked for."""
+        """Await these replies for ``timeout`` seconds from when they were posted."""
         self.session.hasten(deliveries, timeout, _now())
         self._set_alarm()
 
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Handle one connection from its HELLO to its end: gRPC calls this for each stream."""
-        with self._visitors.visit(context.peer()) as visit:
-            if not visit.refused:
-                await self._serve(visit, context)
-            if visit.refused:  # for now: the client tries again
-                await context.abort(grpc.StatusCode.UNAVAILABLE, visit.refused)
-
-    async def _serve(self, visit: Visit, context: grpc.aio.ServicerContext) -> None:
         connection = Connection(context, self.session.counters)
+        if self._connections >= self._most:
+            full = Bye(ByeKind.TAKEN, f"the server has its {self._most} connections")
+            if not self._silent:
+                await context.write(pack(full))
+                return
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            oldest.put(full)
+        self._connections += 1
+        self._silent[connection] = None
+        try:
+            await self._serve(connection, context)
+        finally:
+            self._connections -= 1
+            self._silent.pop(connection, None)
+
+    async def _serve(self, connection: Connection, context: grpc.aio.ServicerContext) -> None:
         try:
             self.session.connect(connection, self._identities.of(context))
         except LinkError as err:
@@ -126,9 +145,8 @@ class Hub:
             self.session.refuse(connection, str(err))
         sent = partial(self.session.sent, connection)
         # A client that neither reads nor writes does not hold up its end.
-        work = (connection.send(sent), self._read(connection, visit))
-        ends = (connection.ending.wait(), visit.turned_out.wait())
-        tasks = [asyncio.create_task(job) for job in (*work, *ends)]
+        work = (connection.send(sent), self._read(connection))
+        tasks = [asyncio.create_task(job) for job in (*work, connection.ending.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if connection.bye is not None:
@@ -142,19 +160,19 @@ class Hub:
                 if isinstance(outcome, Exception) and not isinstance(outcome, grpc.aio.BaseError):
                     logger.error("a connection failed", exc_info=outcome)
 
-    async def _read(self, connection: Connection, visit: Visit) -> None:
+    async def _read(self, connection: Connection) -> None:
         try:
             raw = await asyncio.wait_for(connection.read(), _HELLO_SECONDS)
         except TimeoutError:
             raw = None
             self.session.refuse(connection, f"no HELLO within {_HELLO_SECONDS:g} s")
-        self._visitors.identify(visit)
+        self._silent.pop(connection, None)
         while raw is not None:
             self.session.receive(connection, raw, _now())
             raw = await connection.read() if self.session.serves(connection) else None
 
-    async def turn_out_the_revoked(self) -> None:
-        """End the connections of those that are revoked while they are here, for ever."""
+    async def watch_revocations(self) -> None:
+        """End the connections of clients that are revoked while they are here, for ever."""
         while True:
             await asyncio.sleep(_REVOCATION_SECONDS)
             self.session.revoke(self._identities.revoked())

@@ -1,6 +1,6 @@
 """`run_client`: a Flower ClientApp at the other end of a `GrpcGrid`.
 
-What the client owes and says is `ClientSession`'s business; here are its threads and its stream.
+`ClientSession` decides what the client sends; here are its threads and its stream.
 """
 
 from __future__ import annotations
@@ -26,33 +26,43 @@ from flwr.app import Message, UserConfig
 from flwr.clientapp import ClientApp
 
 from fedsz.errors import ConfigError, CorruptStream, LinkError
-from fedsz.transport import channel, tls
+from fedsz.transport import channel
 from fedsz.transport.channel import DEFAULT_MAX_MESSAGE_BYTES
 from fedsz.transport.client_session import ClientSession, Request
-from fedsz.transport.events import EventKind, LinkEvent, OnEvent, percent_passed, tell
-from fedsz.transport.frames import CHUNK_BYTES, PROTOCOL, ByeKind, Hello, frames, pack, unpack
-from fedsz.transport.messages import EncodedMessage, decode_message
-from fedsz.transport.node import Node
-from fedsz.transport.state_folder import StateFolder
+from fedsz.transport.frames import (
+    CHUNK_BYTES,
+    MAX_FRAME_BYTES,
+    PROTOCOL,
+    ByeKind,
+    Hello,
+    frames,
+    pack,
+    unpack,
+)
+from fedsz.transport.link_events import EventKind, LinkEvent, OnEvent, percent_passed, tell
+from fedsz.transport.message_format import EncodedMessage, decode_message
+from fedsz.transport.node import Node, StateFolder
 
 # Messages of a connection as they are to be written, each an iterable of frames; None ends it.
 _Outbox = queue.SimpleQueue[Iterable[bytes] | None]
 
 _SESSION_KEY_BYTES = 16
 _POLL_SECONDS = 0.5  # between looks at the clock and at `stop` while there is nothing to do
-_PART_SECONDS = 1.0
+_PART_SECONDS = 1.0  # for the server to end the stream after its BYE
+MAX_HELLO_BYTES = MAX_FRAME_BYTES - (4 << 10)  # HELLO also lists the requests that are in work
 _JOIN_SECONDS = 2.0
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds between attempts to connect
 
-# Answers that another attempt would only hear again.
-_FINAL_CODES = (
-    grpc.StatusCode.RESOURCE_EXHAUSTED,  # HELLO is larger than a frame may be
-    grpc.StatusCode.UNIMPLEMENTED,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.PERMISSION_DENIED,
-)
-# What gRPC says of a server whose certificate has another authority, or is for other hosts.
+# Answers that another attempt would only hear again. A proxy that is busy or restarts answers with
+# other codes, such as RESOURCE_EXHAUSTED or UNAUTHENTICATED: the client tries again.
+_FINAL_CODES = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION_DENIED)
+# gRPC's words for a server whose certificate has another authority, or is for other hosts.
 _WRONG_SERVER = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed")
+# gRPC says of a missing certificate, or of TLS at one end alone, that the socket was closed.
+_TLS_HINTS = {
+    True: "; does the server speak TLS, and has its --tls-ca signed this client's certificate?",
+    False: "; does the server speak TLS? Then give --tls-ca in place of --insecure",
+}
 
 
 def run_client(
@@ -86,10 +96,10 @@ def run_client(
         client_id: names this client. While a process of this name is connected, the server lets
             no other one in; a second one waits, as it does for a server that is not there. "" draws
             a name, which ``state_dir`` keeps.
-        node_config: the app's ``context.node_config``; also told to the server.
+        node_config: the app's ``context.node_config``; the server is sent it, too.
         wants_share: ask the server for a share of the data, which ``context.node_config`` then has
             as "partition-id" and "num-partitions". If ``state_dir`` has kept one, ask for that.
-        credentials: for TLS, see `fedsz.transport.tls.channel_credentials`; None sends plain text.
+        credentials: for TLS, see `channel_credentials`; None sends plain text.
         run_config: the app's ``context.run_config``.
         max_wait: seconds to go on without a server, at first and later; None never gives up.
         state_dir: a folder for the Context's state, to go on with after a crash; it is emptied
@@ -101,8 +111,7 @@ def run_client(
 
     Raises:
         ConfigError: ``server``, ``client_id``, ``node_config`` or ``state_dir`` is not usable.
-        LinkError: the server cannot be reached, refuses this client, took another in its place, or
-            speaks TLS where this client does not, or the other way round.
+        LinkError: the server cannot be reached, refuses this client, or took another in its place.
 
     Examples:
         >>> import threading, time
@@ -124,10 +133,7 @@ def run_client(
     drawn = f"{socket.gethostname()}/{secrets.token_hex(4)}"
     named = client_id or drawn
     hello = Hello(PROTOCOL, named, dict(node_config or {}), [], session_key, wants_share)
-    try:
-        unpack(pack(hello))
-    except (TypeError, ValueError) as err:
-        raise ConfigError(f"client_id or node_config cannot be sent: {err}") from err
+    _check_hello(hello)
     if credentials is None:
         channel.warn_of_plaintext(f"to {server}")
     with ExitStack() as stack:
@@ -139,6 +145,8 @@ def run_client(
             _Link(server, hello, max_message_bytes, credentials, on_event, max_bits)
         )
         node = Node(app, hello.node_config, run_config, folder)
+        stack.callback(gc.unfreeze)
+        answered = 0
         while stop is None or not stop.is_set():
             link.raise_if_over(max_wait)
             if link.finished:
@@ -148,17 +156,42 @@ def run_client(
             request = link.next_request(_POLL_SECONDS)
             if request is None:
                 continue
-            try:
-                message = decode_message(request.source, request.size)
-            except CorruptStream as err:
-                raise LinkError(f"{server} sent a message that cannot be read: {err}") from err
-            link.tell_work(message)
-            node.configure(link.session.node_config)
-            link.hand_in(node.answer(message, limit=request.reply_limit))
-            # Flower's records refer to each other in circles: the models that came and went would
-            # stay beside the next ones.
-            del message
+            _answer(link, node, request)
+            answered += 1
+            # Streams and records may refer to each other in circles: without a collection those
+            # that came and went would stay beside the next ones.
             gc.collect()
+            if answered == 1:
+                # The app and its libraries are loaded, and stay. With PyTorch they are so many
+                # objects that each collection would look at them for 0.1 s.
+                gc.freeze()
+
+
+def _check_hello(hello: Hello) -> None:
+    """Raise ConfigError unless a server can read this."""
+    try:
+        raw = pack(hello)
+        unpack(raw)
+    except (TypeError, ValueError) as err:
+        raise ConfigError(f"client_id or node_config cannot be sent: {err}") from err
+    if len(raw) > MAX_HELLO_BYTES:
+        most = f"a server takes {MAX_HELLO_BYTES}"
+        raise ConfigError(f"client_id and node_config have {len(raw)} bytes; {most}")
+
+
+def _answer(link: _Link, node: Node, request: Request) -> None:
+    """Run the app on a request, and hand in its reply.
+
+    Raises:
+        LinkError: the request cannot be read.
+    """
+    try:
+        message = decode_message(request.source, request.size)
+    except CorruptStream as err:
+        raise LinkError(f"{link.server} sent a message that cannot be read: {err}") from err
+    link.tell_work(message)
+    node.configure(link.session.node_config)
+    link.hand_in(node.answer(message, limit=request.reply_limit))
 
 
 class _Link:
@@ -177,7 +210,7 @@ class _Link:
         self.session = ClientSession(
             hello, max_message_bytes=max_message_bytes, send=self._send, tell=self._hear
         )
-        self._server = server
+        self.server = server
         self._credentials, self._on_event = credentials, on_event
         self._failure: Exception | None = None
         self._alone_since: float | None = time.monotonic()
@@ -206,7 +239,7 @@ class _Link:
             raise self._failure
         since = self._alone_since
         if max_wait is not None and since is not None and time.monotonic() - since > max_wait:
-            absent = f"no link to {self._server} for {max_wait:g} s"
+            absent = f"no link to {self.server} for {max_wait:g} s"
             raise LinkError(f"{absent}: {self._trouble}")
 
     def next_request(self, seconds: float) -> Request | None:
@@ -281,7 +314,7 @@ class _Link:
                 self._tell(EventKind.LEFT, bye.reason)
                 return
             if bye is not None and bye.kind not in (ByeKind.TAKEN, ByeKind.FAILED):
-                raise LinkError(f"{self._server} has {bye.kind} this client: {bye.reason}")
+                raise LinkError(f"{self.server} has {bye.kind} this client: {bye.reason}")
             if bye is not None:
                 self._trouble = bye.reason
             if self._alone_since is None:  # it was a good connection until now
@@ -296,14 +329,14 @@ class _Link:
 
     def _converse(self) -> None:
         """Hold one connection until it ends."""
-        self._tell(EventKind.CONNECTING, self._server)
+        self._tell(EventKind.CONNECTING, self.server)
         outbox: _Outbox = queue.SimpleQueue()
         with self._lock:
             self._outbox = outbox
             outbox.put([self.session.connect()])
         # gRPC takes all that is ever written to a stream from one iterator.
         written = chain.from_iterable(iter(outbox.get, None))
-        with channel.open_channel(self._server, self._credentials) as opened:
+        with channel.open_channel(self.server, self._credentials) as opened:
             call = opened.stream_stream(f"/{channel.SERVICE}/{channel.METHOD}")(written)
             self._call = call
             try:
@@ -311,14 +344,14 @@ class _Link:
             except grpc.RpcError as err:
                 trouble = channel.explain(err)
                 if err.code() in _FINAL_CODES or any(map(trouble.count, _WRONG_SERVER)):
-                    raise LinkError(f"no link to {self._server}: {trouble}") from err
+                    raise LinkError(f"no link to {self.server}: {trouble}") from err
                 # A server that has let this client in before does not change its mind.
-                if self._alone_since is not None:
-                    secure = self._credentials is not None
-                    trouble += tls.objection(self._server, secure=secure)
-                self._trouble = trouble  # once it is all known: the app's side may give up with it
+                may_be_tls = err.code() == grpc.StatusCode.UNAVAILABLE and "refused" not in trouble
+                if self._alone_since is not None and may_be_tls:
+                    trouble += _TLS_HINTS[self._credentials is not None]
+                self._trouble = trouble  # once it is complete: the app's thread may raise it
             except CorruptStream as err:
-                raise LinkError(f"{self._server} breaks the protocol: {err.what}") from err
+                raise LinkError(f"{self.server} breaks the protocol: {err.what}") from err
             finally:
                 with self._lock:
                     self.session.disconnect()

@@ -12,10 +12,10 @@ from __future__ import annotations
 import mmap
 import struct
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import chain, groupby
+from itertools import chain
 from typing import IO, Annotated, Any, Final
 
 import msgspec
@@ -50,16 +50,12 @@ class Content:
     """A RecordDict ready for the wire, shared by every message that carries it."""
 
     head: bytes
-    data: tuple[memoryview | Parked, ...]  # views of the Arrays' own bytes, or a copy on disk
+    data: tuple[memoryview, ...] | tuple[Parked]  # the Arrays' own bytes, or a copy on disk
 
     def parked(self) -> Content:
         """Return the same with its data on disk, so that the Arrays can go while it is sent."""
-        data: list[memoryview | Parked] = []
-        for in_memory, pieces in groupby(self.data, lambda piece: isinstance(piece, memoryview)):
-            run: list[Any] = list(pieces)
-            parked = Shelf().put("what is sent", *run) if in_memory else None
-            data += [parked] if parked else run
-        return Content(self.head, tuple(data))
+        parked = Shelf().put("the model that is sent", *self.data) if self.data else None
+        return Content(self.head, (parked,)) if parked else self
 
 
 @dataclass(frozen=True)
@@ -93,13 +89,10 @@ class EncodedMessage:
 def encode_content(content: RecordDict) -> Content:
     """Return ``content`` ready for the wire; the arrays' data is referred to, not copied.
 
-    Data that is on disk already is taken from there: see `StreamedRequest.parked`.
-
     Raises:
         ConfigError: a record holds what Flower's protobufs cannot, or too much beside arrays.
     """
-    data: list[memoryview | Parked] = []
-    on_disk: Mapping[tuple[str, str], Parked] = getattr(content, "parked", {})
+    data: list[memoryview] = []
     bare: dict[str, Any] = dict(content)
     try:
         for key, record in compat.records_in(content, ArrayRecord).items():
@@ -109,8 +102,7 @@ def encode_content(content: RecordDict) -> Content:
                     for name, x in record.items()
                 }
             )
-            for name, x in record.items():
-                data.append(on_disk.get((key, name)) or memoryview(x.data).cast("B"))
+            data += [memoryview(x.data).cast("B") for x in record.values()]
         records = compat.recorddict_to_proto(compat.make_content(bare)).SerializeToString()
         head = msgspec.msgpack.encode((records, [len(d) for d in data]))
     except (compat.EncodeError, TypeError, ValueError) as err:
@@ -211,7 +203,7 @@ def decode_message(source: Source, size: int, most_fields: int = MOST_FIELDS) ->
     Args:
         source: of the bytes.
         size: how many of them.
-        most_fields: that its records may have; see `fedsz.transport.messages`.
+        most_fields: that its records may have; see `fedsz.transport.message_format`.
 
     Raises:
         CorruptStream: those bytes are no message, or names in it cannot be printed.
