@@ -212,7 +212,6 @@ def test_clients_that_are_shown_different_rosters_share_nothing() -> None:
     ("demands", "match"),
     [
         (Demands(corrupt=0.2), "corrupt is 0.1"),
-        (Demands(security=80), "security is 40"),
         (Demands(clients=5), "a sum of 4 clients or more; this one asks for 5"),
     ],
 )

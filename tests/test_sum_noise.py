@@ -230,8 +230,8 @@ def test_rings_too_small_and_other_norms_are_refused() -> None:
 
 @pytest.mark.parametrize(("later", "why"), [(4, "no secure sum of 4"), (60, "needs a ring of")])
 def test_a_round_of_an_unlucky_number_ends_no_run(later: int, why: str) -> None:
-    """As samples have: no plan fits 4 of which 3 in 10 collude, and the ring holds no 60."""
-    assumed = Assumptions(corrupt=0.3, dropout=0.3)
+    """As samples have: no plan fits 4 of which a quarter colludes, and the ring holds no 60."""
+    assumed = Assumptions(corrupt=0.25, dropout=0.25)
     grid = grid_of(bits=14, clients=60, assumed=assumed, strategy_averages=True)
     nodes = list(grid.get_node_ids())
 

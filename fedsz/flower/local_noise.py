@@ -14,6 +14,7 @@ from fedsz.core.clipping import add_step, parts, stepped
 from fedsz.errors import ConfigError, DivergedUpdate
 from fedsz.flower.records import passthrough_of, to_record, views_of
 from fedsz.flower_compat import records_in
+from fedsz.privacy.accounting import MOST_NOISE
 from fedsz.privacy.noise import RandomBytes, SecureBytes, deviation_of, with_noise
 
 # Of a client's node_config: the least noise multiplier that it trains with.
@@ -21,6 +22,7 @@ LEAST: Final = "least-noise"
 # Of a ConfigRecord.
 _NORM, _MULTIPLIER = "fedsz.noise.clipping-norm", "fedsz.noise.multiplier"
 _SUMMED: Final = "fedsz.noise.summed"
+_LEAST: Final = 1e-30  # norm, and multiplier; the largest norm is one over that
 
 
 class LocalNoise(NamedTuple):
@@ -60,7 +62,9 @@ class LocalNoise(NamedTuple):
         for config in configs[:1]:
             numbers = float(config[_NORM]), float(config[_MULTIPLIER])
             found = cls(*numbers, summed=bool(config.get(_SUMMED, False)))
-        if found and not all(0 < x < math.inf for x in found[:2]):
+        if found and not (
+            _LEAST <= found.norm <= 1 / _LEAST and _LEAST <= found.multiplier <= MOST_NOISE
+        ):
             raise ConfigError(f"the server asks for no noise that there is: {found}")
         least, have = float(node_config.get(LEAST, 0)), found.multiplier if found else 0.0
         if have < least:

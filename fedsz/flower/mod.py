@@ -133,6 +133,7 @@ class FedSZMod:
         asked = self._member.request_in(message)
         if asked is not None and not compat.records_in(message.content, ArrayRecord):
             return self._member.answer(asked, message, store.records)
+        call_next = self._member.guarded(message, context, call_next, store.records)
         # Before hours of training, not after: the codec may be missing here.
         note = note_of(message.content) if message.has_content() else None
         if note is None:

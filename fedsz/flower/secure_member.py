@@ -12,12 +12,21 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout, NDArray
 from fedsz.core.client import ClientSession
-from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedRequest
-from fedsz.flower.local_noise import LocalNoise
+from fedsz.errors import (
+    ConfigError,
+    CorruptStream,
+    FedszError,
+    RefusedRequest,
+    TaskError,
+    log_failure,
+)
+from fedsz.flower.differential_privacy import adds_noise
+from fedsz.flower.local_noise import LEAST, LocalNoise
 from fedsz.flower.records import TRAIN, views_of
 from fedsz.flower.store import Records, RecordStore
 from fedsz.secagg.client import Demands, SecureClient
@@ -40,7 +49,12 @@ WEIGHTED_BY: Final = "weighted-by"  # the metric that is the weight
 ANSWER: Final = "answer"
 _KEPT: Final = "kept"
 
-NOISED: Final = "fedsz.noised"  # the record that says when a share of noise was added last
+NOISED: Final = "fedsz.noised"  # the record of the last round of each run with a share of noise
+PRIVATE: Final = "fedsz.private"  # is there if the last training had masks or noise
+ROUNDS: Final = "fedsz.rounds"  # the record that counts rounds of training
+_COUNT: Final = "count"
+_RUNS: Final = 64  # whose last rounds are kept
+_IN_LOG: Final = "an error; its text is in the client's log"
 
 
 class SecureMember:
@@ -51,9 +65,12 @@ class SecureMember:
         signer: signs its keys, such as a `fedsz.secagg.identity.CertificateSigner`.
         verifier: checks the signatures of others.
         required: whether it trains for no other rounds: its update goes out masked or not at all.
+        most_rounds: rounds that it trains in at most, over all runs, as long as its state is there;
+            0 for no limit. A server that crashed and asks for the same reply again gets it.
 
     Raises:
-        ConfigError: it is to have signed keys without a signer and a verifier.
+        ConfigError: it is to have signed keys without a signer and a verifier, or the limit is
+            below 0.
 
     Examples:
         >>> from flwr.clientapp import ClientApp
@@ -68,10 +85,13 @@ class SecureMember:
         verifier: Verifier | None = None,
         *,
         required: bool = True,
+        most_rounds: int = 0,
     ) -> None:
         SecureClient(0, signer, verifier, demands)
+        if most_rounds < 0:
+            raise ConfigError(f"most_rounds must be at least 0, got {most_rounds}")
         self._about = signer, verifier, demands
-        self._required = required
+        self._required, self._most_rounds = required, most_rounds
 
     def request_in(self, message: Message) -> ConfigRecord | None:
         """Return what a message says of a secure sum, if it is of one.
@@ -87,6 +107,50 @@ class SecureMember:
         if self._required and message.metadata.message_type.startswith(TRAIN):
             raise RefusedRequest("this client trains for secure sums only")
         return None
+
+    def guarded(
+        self, message: Message, context: Context, call_next: ClientAppCallable, records: Records
+    ) -> ClientAppCallable:
+        """Return the app for one message: with a limit of rounds, and errors without their texts.
+
+        Texts of errors may have data in them, and paths. Of a client that adds masks or noise, or
+        that did in its last round, only the type of an exception goes to the server.
+
+        Raises:
+            RefusedRequest: the app is called for a round beyond the limit.
+        """
+        trains = message.metadata.message_type.startswith(TRAIN)
+        if trains and message.has_content():
+            records.pop(PRIVATE, None)
+            if SECURE in message.content or adds_noise(message.content):
+                records[PRIVATE] = ConfigRecord()
+        decides = self._required or float(context.node_config.get(LEAST, 0)) > 0
+        keeps_texts = decides or PRIVATE in records
+
+        def call(message: Message, context: Context) -> Message:
+            if trains:
+                self._count_round(records)
+            try:
+                reply = call_next(message, context)
+            except Exception as err:
+                if not keeps_texts:
+                    raise
+                log_failure(logger, "the app failed", err)
+                raise TaskError(type(err).__name__) from None
+            if keeps_texts and reply.has_error():
+                logger.error("the app's error reply: %s", reply.error.reason)
+                return Message(Error(reply.error.code, _IN_LOG), reply_to=message)
+            return reply
+
+        return call
+
+    def _count_round(self, records: Records) -> None:
+        record: Any = records.get(ROUNDS, {})
+        done = int(record.get(_COUNT, 0))
+        if self._most_rounds and done >= self._most_rounds:
+            what = f"this client has trained in {done} rounds"
+            raise RefusedRequest(f"{what}, and its limit is {self._most_rounds}")
+        records[ROUNDS] = ConfigRecord({_COUNT: done + 1})
 
     def answer(self, request: ConfigRecord, message: Message, records: Records) -> Message:
         """Return the answer to a message without a model."""
@@ -183,11 +247,13 @@ class Masking:
 
     def _has_noised(self, session: ClientSession) -> bool:
         """Say whether a share of a sum's noise has been added in this round, or in a later one."""
+        then: Any = self._rounds_noised().get(session.request.run.hex(), -1)
+        return bool(then >= session.request.round)
+
+    def _rounds_noised(self) -> dict[str, Any]:
+        """Return the last round in which a share of noise was added, by run."""
         note = self._store.records.get(NOISED)
-        if not isinstance(note, ConfigRecord) or note.get("run") != session.request.run:
-            return False
-        then = note.get("round")
-        return not isinstance(then, int) or then >= session.request.round
+        return dict(note) if isinstance(note, ConfigRecord) else {}
 
     def _origin(self, session: ClientSession) -> tuple[str, dict[str, NDArray]]:
         """Return the key and the arrays of the model that was sent, by their names in order."""
@@ -210,11 +276,13 @@ class Masking:
         metrics = compat.records_in(reply.content, MetricRecord)
         weights = [m[self._weighted_by] for m in metrics.values() if self._weighted_by in m]
         if len(weights) != 1 or not isinstance(weights[0], int | float):
-            raise ConfigError(f"a reply has one number {self._weighted_by!r}, got {weights}")
+            raise ConfigError(f"a reply has one number {self._weighted_by!r}, got {len(weights)}")
         codec, residual = self._codec_of(origin), None
         if isinstance(codec, NoisedCodec):
-            about: Any = {"run": session.request.run, "round": session.request.round}
-            self._store.records[NOISED] = ConfigRecord(about)
+            rounds = self._rounds_noised()
+            rounds.pop(run := session.request.run.hex(), None)
+            last = [*rounds.items(), (run, session.request.round)][-_RUNS:]
+            self._store.records[NOISED] = ConfigRecord(dict(last))
             tokens = self._noised(codec, trained, origin)
         else:
             feeds_back = session.request.settings.feedback_decay is not None

@@ -53,13 +53,11 @@ class Demands(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         clients: survivors at least, whoever drops out.
         corrupt: share of the members that may collude, at least.
-        security: bits at least.
         signed: whether all keys must be signed.
     """
 
     clients: int = 2
     corrupt: float = Assumptions().corrupt
-    security: int = 40
     signed: bool = False
 
 
@@ -296,10 +294,9 @@ class SecureClient:
             raise RefusedRequest("keys are not signed in this round; this client asks for that")
         if assumed.signed and (self._signer is None or self._verifier is None):
             raise RefusedRequest("this client has no certificate to sign its keys with")
-        for name in ("corrupt", "security"):
-            given, wanted = getattr(assumed, name), getattr(demands, name)
-            if given < wanted:
-                raise RefusedRequest(f"{name} is {given}; this client asks for {wanted}")
+        if assumed.corrupt < demands.corrupt:
+            said = f"corrupt is {assumed.corrupt}"
+            raise RefusedRequest(f"{said}; this client asks for {demands.corrupt}")
 
     def _check_survivors(self, kept: _Round, survivors: tuple[int, ...]) -> None:
         members = kept.members

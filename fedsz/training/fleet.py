@@ -234,7 +234,8 @@ def _member_of(config: RunConfig) -> SecureMember:
         signer = CertificateSigner(read_bytes(config.tls_cert), key)
         verifier = CertificateVerifier(read_bytes(config.tls_ca))
     demands = Demands(clients=config.secure_only, signed=bool(config.secure_only and signer))
-    return SecureMember(demands, signer, verifier, required=config.secure_only > 0)
+    required, most_rounds = config.secure_only > 0, config.dp_most_rounds
+    return SecureMember(demands, signer, verifier, required=required, most_rounds=most_rounds)
 
 
 class _MessageLimit:

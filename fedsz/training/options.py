@@ -191,6 +191,9 @@ class RunConfig:
     dp_least_noise: float = option(0.0, "Refuse a server that asks for less noise than this, in "
         "clipping norms: on this client's update, or on the secure sum.",
         PRIVACY, (CLIENT,), low=0, high=1e6)
+    dp_most_rounds: int = option(0, "Train in this many rounds at most, over all runs, as long as "
+        "--state-dir is there: a server that asks on averages the noise away. 0 for no limit.",
+        PRIVACY, (CLIENT,), low=0, high=1_000_000_000)
 
     max_client_share: float = option(0.2, "Largest share of a round's weight for one client, if "
         "all others have the median weight. A larger weight is lowered. 1 for no limit, nor one "
