@@ -199,7 +199,7 @@ class PrivateFedAvg(StreamingFedAvg):
         return [node for node, takes_part in zip(sorted(nodes), taken, strict=True) if takes_part]
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Averaged:
-        """Do as `StreamingFedAvg`; a method of its own, since Flower accounts for plain means."""
+        """Do as `StreamingFedAvg`, and say what is spent."""
         self._asks |= self._noises
         averaged = super().aggregate_train(server_round, replies)
         plan, self._sent = self.plan, {}
