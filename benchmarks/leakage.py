@@ -34,12 +34,12 @@ from torch import nn
 from benchmarks.error_laws import received
 from fedsz.arrays import Layout
 from fedsz.core.settings import Settings
-from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.records import to_record, views_of
-from fedsz.privacy.accounting import multiplier_for
-from fedsz.secagg.masks import SEED_BYTES, Ring
-from fedsz.secagg.token_plan import TokenPlan, bits_for, layout_digest
-from fedsz.secagg.tokens import TokenCodec
+from fedsz.privacy.budget import multiplier_for
+from fedsz.privacy.flower_client import LocalNoise
+from fedsz.privacy.plans import layout_digest
+from fedsz.privacy.quantizer import TokenCodec, TokenPlan, bits_for
+from fedsz.privacy.ring import SEED_BYTES, Ring
 
 Model = dict[str, np.ndarray]
 Floats = np.ndarray

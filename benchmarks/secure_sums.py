@@ -23,10 +23,9 @@ import pyarrow.parquet as pq
 import torch
 
 from fedsz.arrays import NDArray
+from fedsz.privacy.quantizer import Learned, moved
+from fedsz.privacy.ring import pack, unpack_add
 from fedsz.report.runs import Spread
-from fedsz.secagg.packing import pack, unpack_add
-from fedsz.secagg.planner import Learned
-from fedsz.secagg.steps import moved
 from fedsz.training.model_state import arrays_of, set_arrays
 from fedsz.training.options import RunConfig
 from fedsz.training.task import load_task

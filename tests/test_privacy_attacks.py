@@ -29,14 +29,12 @@ from fedsz.core.protocol import Request
 from fedsz.core.settings import DEFAULT
 from fedsz.errors import ConfigError, FedszError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, SecureMember, SecureSum
-from fedsz.flower.local_noise import LEAST, LocalNoise
-from fedsz.flower.records import KEY, sealed, to_record
-from fedsz.flower.secure_member import ANSWER, PLAN, REQUEST, SECURE, STAGE, WEIGHTED_BY
-from fedsz.secagg.client import Demands, SecureClient
-from fedsz.secagg.graph import MOST_DEGREE, Assumptions, plan
-from fedsz.secagg.messages import (
+from fedsz.flower.records import KEY, SECURE, sealed, to_record
+from fedsz.privacy.client import Demands, SecureClient
+from fedsz.privacy.flower_client import ANSWER, LEAST, PLAN, REQUEST, STAGE, WEIGHTED_BY, LocalNoise
+from fedsz.privacy.graph import MOST_DEGREE, Assumptions, plan
+from fedsz.privacy.messages import (
     MOST_CLIENTS,
-    VERSION,
     Advert,
     Revealed,
     Roster,
@@ -46,9 +44,9 @@ from fedsz.secagg.messages import (
     decode,
     encode,
 )
-from fedsz.secagg.noise import NoisedPlan
-from fedsz.secagg.server import Stage
-from fedsz.secagg.token_plan import layout_digest
+from fedsz.privacy.plans import layout_digest
+from fedsz.privacy.ring_noise import NoisedPlan
+from fedsz.privacy.server import Stage
 from tests.secure_rounds import Round
 
 CELL = "SSN 078-05-1120"
@@ -103,7 +101,7 @@ def test_a_roster_of_made_up_members_is_refused(
     members: int, corrupt: float, dropout: float
 ) -> None:
     client, round_id = SecureClient(5), secrets.token_bytes(32)
-    terms = Terms(round_id, 16, 10, Assumptions(corrupt, dropout), VERSION)
+    terms = Terms(round_id, 16, 10, Assumptions(corrupt, dropout))
     mine = decode(client.advertise(encode(terms)), Advert)
     keys = (secrets.token_bytes(32) for _ in iter(int, 1))
     others = (
@@ -186,7 +184,7 @@ def test_odd_noise_is_refused(norm: float, multiplier: float, context: Context) 
 def sum_of(app: ClientApp, context: Context, run: bytes, number: int, first: int = 100) -> Message:
     """Ask a client for its share of noise in a sum with seven made-up members."""
     round_id = secrets.token_bytes(32)
-    terms = encode(Terms(round_id, 24, MODEL["w"].size, Assumptions(), VERSION))
+    terms = encode(Terms(round_id, 24, MODEL["w"].size, Assumptions()))
 
     def stage(name: str, request: bytes, **more: Any) -> Message:
         record = ConfigRecord({STAGE: name, REQUEST: request, **more.pop("entries", {})})

@@ -18,7 +18,7 @@ import pytest
 
 from fedsz.flower import StreamingFedAvg
 from fedsz.flower.records import to_record, views_of
-from fedsz.secagg.graph import Assumptions
+from fedsz.privacy.graph import Assumptions
 from tests.secure_apps import STEP, examples_of, processes
 from tests.test_secure_sum import STAGES, check, expected, grid_of, initial, run
 
@@ -87,8 +87,8 @@ def test_processes_that_come_back_take_part_in_the_next_round(
 # Of what a fresh process does first, in eight threads at once.
 FIRST = """
 import sys, threading
-from fedsz.secagg.graph import Assumptions
-from fedsz.secagg.messages import *
+from fedsz.privacy.graph import Assumptions
+from fedsz.privacy.messages import *
 
 sys.setswitchinterval(1e-6)
 x, one = bytes(32), Advert(bytes(32), 1, bytes(32), bytes(32), bytes(32))

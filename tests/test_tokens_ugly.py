@@ -19,10 +19,8 @@ from fedsz.errors import (
     DivergedUpdate,
     FedszError,
 )
-from fedsz.secagg.scales import is_exact, scales_of
-from fedsz.secagg.steps import moved
-from fedsz.secagg.token_plan import TokenPlan, layout_digest
-from fedsz.secagg.tokens import TokenCodec
+from fedsz.privacy.plans import layout_digest
+from fedsz.privacy.quantizer import TokenCodec, TokenPlan, is_exact, moved, scales_of
 from tests.token_rounds import Round, model, plan_of, stepped
 
 

@@ -26,6 +26,7 @@ from fedsz.core.settings import DEFAULT
 from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedReply, TooFewReplies
 from fedsz.flower.book import RoundBook
 from fedsz.flower.differential_privacy import is_private
+from fedsz.flower.guard import SumMaker
 from fedsz.flower.incoming import OpenedReply
 from fedsz.flower.incoming import Replies as ReplyChecks
 from fedsz.flower.liveness import Backoff, Deadlines, Quorum
@@ -34,8 +35,6 @@ from fedsz.flower.records import is_round, is_training, round_of
 from fedsz.flower.refusal import BLAMELESS, Refusal, kind_of, reason, reason_of
 from fedsz.flower.requests import NO_REPLY, NOT_TAKEN, Outcome, Requests
 from fedsz.flower.rules import FLEET, NO_LIMIT, Rules, weight_of
-from fedsz.flower.secure_rounds import SecureRounds
-from fedsz.flower.secure_sum import SecureSum
 from fedsz.flower.wrapped_grid import WrappedGrid, wraps
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
 
@@ -120,7 +119,7 @@ class FedSZGrid(WrappedGrid):
         deadlines: Deadlines | None = None,
         min_replies: int | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
-        secure: SecureSum | None = None,
+        secure: SumMaker | None = None,
     ) -> None:
         if wraps(inner, FedSZGrid):
             raise ConfigError("this Grid is a FedSZGrid already: wrap it once")
@@ -147,7 +146,7 @@ class FedSZGrid(WrappedGrid):
         rules: Rules,
         deadlines: Deadlines,
         seed: int | None = None,
-        secure: SecureSum | None = None,
+        secure: SumMaker | None = None,
     ) -> Self:
         """Return a Grid for a server that ends its rounds itself; see `end_round`.
 
@@ -171,7 +170,7 @@ class FedSZGrid(WrappedGrid):
         book: RoundBook,
         rules: Rules,
         deadlines: Deadlines,
-        secure: SecureSum | None,
+        secure: SumMaker | None,
         *,
         shared_initial: bool,
         seed: int | None = None,
@@ -198,8 +197,7 @@ class FedSZGrid(WrappedGrid):
         self._purpose: tuple[str, tuple[int, ...]] = "", ()
         self._sums = None
         if self._secure is not None:
-            weighted_by = self._rules.weighted_by
-            self._sums = SecureRounds(self._secure, self, self._book, weighted_by)
+            self._sums = self._secure.of_run(self, self._book, self._rules.weighted_by)
 
     def state(self) -> RecordDict:
         """Return what the Grid remembers of the rounds so far, for `restore` in another process."""

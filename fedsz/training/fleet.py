@@ -15,10 +15,9 @@ import grpc
 from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord, Totals, count_failures
 from fedsz.errors import ConfigError
-from fedsz.flower.local_noise import LEAST
-from fedsz.flower.secure_member import SecureMember
-from fedsz.secagg.client import Demands
-from fedsz.secagg.identity import CertificateSigner, CertificateVerifier
+from fedsz.privacy.client import Demands
+from fedsz.privacy.flower_client import LEAST, SecureMember
+from fedsz.privacy.identity import CertificateSigner, CertificateVerifier
 from fedsz.training.apps import make_client_app, require_fit
 from fedsz.training.checkpoint import Resumed
 from fedsz.training.events import Client, Done, Event, Listening, Receiving

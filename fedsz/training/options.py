@@ -18,7 +18,7 @@ from fedsz.core.settings import DEFAULT, Settings
 from fedsz.data_share import Share
 from fedsz.errors import ConfigError, cannot
 from fedsz.formatting import did_you_mean
-from fedsz.privacy.plan import DELTA
+from fedsz.privacy.budget import DELTA
 from fedsz.quantities import bandwidth
 from fedsz.training.option import (
     ADVISE,
