@@ -24,7 +24,7 @@ import torch
 
 from fedsz.arrays import NDArray
 from fedsz.privacy.quantizer import Learned, moved
-from fedsz.privacy.ring import pack, unpack_add
+from fedsz.privacy.ring import Ring
 from fedsz.report.runs import Spread
 from fedsz.training.model_state import arrays_of, set_arrays
 from fedsz.training.options import RunConfig
@@ -75,8 +75,8 @@ class Summed:
             after, weight = train(client, model)
             sent = codec.encode(after, model, weight, self._residuals[client])
             self._residuals[client] = sent.residual
-            packed = pack(sent.tokens, self._bits)
-            unpack_add(packed, self._bits, sums)
+            packed = Ring(self._bits).pack(sent.tokens)
+            Ring(self._bits).unpack_add(packed, sums)
             size = len(packed)
         mean = codec.decode(sums, CLIENTS)
         self._known.learn(mean, CLIENTS)
