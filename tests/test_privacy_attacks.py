@@ -6,6 +6,7 @@ import json
 import secrets
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from flwr.app import (
@@ -27,7 +28,7 @@ from fedsz.control.controller import Controller
 from fedsz.control.record import ClientRecord, RoundRecord
 from fedsz.core.protocol import Request
 from fedsz.core.settings import DEFAULT
-from fedsz.errors import ConfigError, FedszError
+from fedsz.errors import ConfigError, CorruptStream, FedszError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, SecureMember, SecureSum
 from fedsz.flower.records import KEY, SECURE, sealed, to_record
 from fedsz.privacy.client import Demands, SecureClient
@@ -45,6 +46,7 @@ from fedsz.privacy.messages import (
     encode,
 )
 from fedsz.privacy.plans import layout_digest
+from fedsz.privacy.quantizer import TokenPlan
 from fedsz.privacy.ring_noise import NoisedPlan
 from fedsz.privacy.server import Stage
 from tests.secure_rounds import Round
@@ -275,3 +277,22 @@ def test_bounds_tell_nothing_of_who_took_part() -> None:
         return json.dumps(str(controller.decision))
 
     assert decided(False) == decided(True)
+
+
+# Plans of numbers that no product of two is finite of.
+
+
+@pytest.mark.parametrize("number", [5e-324, 1e308, 0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("kind", ["scale", "norm", "multiplier"])
+def test_plans_of_extreme_numbers_are_refused(number: float, kind: str) -> None:
+    digest = layout_digest(Layout.of(MODEL))
+    good: Any = NoisedPlan(layout=digest, bits=24, norm=1.0, multiplier=1.0)
+    if kind == "scale":
+        good = TokenPlan(layout=digest, clients=4, bits=8, cap=10, scales=(1.0,))
+    fields = {"scales": (number,)} if kind == "scale" else {kind: number}
+    forged = msgspec.structs.force_setattr
+    for name, value in fields.items():
+        forged(good, name, value)
+
+    with pytest.raises(CorruptStream, match="no plan of a secure sum"):
+        type(good).decode(good.encode())

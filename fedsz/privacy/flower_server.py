@@ -31,7 +31,7 @@ from fedsz.flower.book import CountedReply, RoundBook
 from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.outgoing import OpenRequest
-from fedsz.flower.records import SECURE, is_round, is_training, layout_of, round_of, to_record
+from fedsz.flower.records import SECURE, is_round, is_training, layout_of, to_record
 from fedsz.flower.refusal import Refusal, kind_of, reason, reason_of, refusing_failures
 from fedsz.flower.requests import NO_REPLY
 from fedsz.flower.update import Update
@@ -103,16 +103,6 @@ class SecureSum:
         return SecureRounds(self, grid, book, weighted_by)
 
 
-class Known(Learned):
-    """What the server knows from the rounds before, in types that JSON has.
-
-    Attributes:
-        last: round, as messages number them.
-    """
-
-    last: int = -1
-
-
 @dataclass
 class _Round:
     """One round that is summed up.
@@ -154,7 +144,7 @@ class SecureRounds:
         self._begin_run()
 
     def _begin_run(self) -> None:
-        self._known = Known(self._options.most_examples)
+        self._known = self._options.first_round()
         self._spoilt: list[Counter[int]] = []  # suspects of the last rounds, none of which counted
 
     def state(self) -> dict[str, ConfigRecord]:
@@ -173,7 +163,7 @@ class SecureRounds:
         """
         self._begin_run()
         if _STATE in records:
-            self._known = msgspec.json.decode(records[_STATE]["json"], type=Known)
+            self._known = msgspec.json.decode(records[_STATE]["json"], type=Learned)
 
     def takes(self, pushed: Sequence[Message]) -> bool:
         """Say whether messages are of a round that is summed up.
@@ -207,10 +197,6 @@ class SecureRounds:
                 small for them.
             TooFewReplies: shares that are garbage have spoilt three rounds in a row.
         """
-        number = round_of(pushed)
-        if number is not None and number < self._known.last:  # of a server that ends its rounds
-            self._begin_run()
-        self._known.last = self._known.last if number is None else number
         if clipping_norm(pushed[0].content) is not None:
             raise ConfigError("the updates of a secure sum cannot be clipped for noise")
         key = _key_of(pushed[0])

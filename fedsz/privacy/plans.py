@@ -20,6 +20,8 @@ MAX_BYTES: Final = 1 << 20  # of a plan
 DIGEST_BYTES: Final = 16
 
 Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+# Of a norm, a multiplier or a scale: squares, products and quotients of two of them are floats.
+Positive = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]
 Bits = Annotated[int, msgspec.Meta(ge=MIN_BITS, le=MAX_BITS)]
 
 

@@ -38,7 +38,7 @@ from fedsz.codecs.spread import energy
 from fedsz.core.clipping import stepped
 from fedsz.core.partition import PARAMETERS, is_lossy
 from fedsz.errors import ConfigError, CorruptStream, DivergedUpdate, ModelMismatch
-from fedsz.privacy.plans import Sum, SumPlan, layout_digest
+from fedsz.privacy.plans import Positive, Sum, SumPlan, layout_digest
 from fedsz.privacy.ring import Ring, Tokens
 
 MAX_TENSORS: Final = 1 << 16
@@ -58,6 +58,7 @@ _ROOM: Final = 8.0  # times the largest element that running statistics may move
 _FURTHER: Final = 1.0  # that they may move beyond that
 _SLOWEST: Final = 0.2  # that a scale is multiplied with after a round, at least
 _FARTHEST: Final = 100.0  # times the first guess, whatever clients have said
+_LARGEST: Final = 1e30
 _SMALLEST: Final = 1e-15  # or the scale of a tensor that does not train would become 0
 
 
@@ -73,21 +74,21 @@ class TokenPlan(
             clients have to send; of an exact tensor, how far an element may move.
 
     Raises:
-        ConfigError: a scale is not finite or not above 0, or a ring of so many bits is too small
+        ConfigError: a scale is out of range, or a ring of so many bits is too small
             for the clients.
     """
 
     clients: Annotated[int, msgspec.Meta(ge=1, le=MAX_CLIENTS)]
     cap: Annotated[int, msgspec.Meta(ge=1, le=MAX_WEIGHT)]
-    scales: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_TENSORS)]
+    scales: Annotated[tuple[Positive, ...], msgspec.Meta(max_length=MAX_TENSORS)]
 
     def __post_init__(self) -> None:
         if self.most < 1:
             need = (2 * self.clients).bit_length()
             what = f"values of {self.clients} clients need a ring of {need} bits or more"
             raise ConfigError(f"{what}, got {self.bits}")
-        if not all(0 < scale < math.inf for scale in self.scales):
-            raise ConfigError("a scale of a plan must be finite and above 0")
+        if not all(1e-30 <= scale <= 1e30 for scale in self.scales):
+            raise ConfigError("a scale of a plan lies in [1e-30, 1e30]")
 
     @property
     def most(self) -> int:
@@ -393,12 +394,12 @@ def scales_of(
     for name, x in arrays.items():
         if name not in sizes:
             counts = x.dtype.kind in "iub"
-            found.append(_WHOLE if counts else _ROOM * _largest(x) + _FURTHER)
+            found.append(_WHOLE if counts else min(_ROOM * _largest(x) + _FURTHER, _LARGEST))
             continue
         rms = math.sqrt(sizes[name] / x.size) if math.isfinite(sizes[name]) else whole
         guess = _STEP * max(rms, _LEAST * whole) or _STEP
         scale = min(known.get(name, guess), _FARTHEST * guess)
-        found.append(max(scale, _SMALLEST))
+        found.append(min(max(scale, _SMALLEST), _LARGEST))
     return tuple(found)
 
 

@@ -26,9 +26,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 
 from fedsz.arrays import Layout, NDArray, chunks
@@ -37,7 +36,7 @@ from fedsz.errors import ConfigError, CorruptStream, DivergedUpdate, ModelMismat
 from fedsz.privacy.budget import multiplier_of_sum
 from fedsz.privacy.graph import Plan
 from fedsz.privacy.noise import RandomBytes, SecureBytes, noise
-from fedsz.privacy.plans import MAX_BITS, Sum, SumPlan, layout_digest
+from fedsz.privacy.plans import MAX_BITS, Positive, Sum, SumPlan, layout_digest
 from fedsz.privacy.ring import Ring, Tokens
 
 OVERFLOW: Final = 40  # bits
@@ -51,8 +50,6 @@ _MOST_STEPS: Final = 1 << 30  # of a norm
 _TRIES: Final = 64  # of rounding, each of which is taken with a probability of 1 - exp(-1/2)
 _SHORTER: Final = 1 - 1e-9  # than the norm: what sums in float64 lose
 
-_Positive = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
-
 
 class NoisedPlan(
     SumPlan, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, tag=True
@@ -64,8 +61,8 @@ class NoisedPlan(
         multiplier: deviation of the sum's noise, in norms: of the fewest honest survivors.
     """
 
-    norm: _Positive
-    multiplier: _Positive
+    norm: Positive
+    multiplier: Positive
 
 
 class NoiseShare(NamedTuple):
