@@ -105,10 +105,10 @@ def masked(trained: Model, start: Model) -> Model:
         seen[name] = x + spacing * offset[at : at + x.size].reshape(x.shape)
         at += x.size
     for name in codec.exact:
-        digits = offset[at :: plan.digits(1 << 24)][: start[name].size]
+        digits = offset[at :: plan.digits][: start[name].size]
         scale = plan.scales[list(layout.shapes).index(name)] / plan.most
         seen[name] = start[name] + scale * digits.reshape(start[name].shape)
-        at += start[name].size * plan.digits(1 << 24)
+        at += start[name].size * plan.digits
     return {name: seen[name].astype(np.float32) for name in start}
 
 

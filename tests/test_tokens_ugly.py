@@ -119,7 +119,7 @@ def test_clients_that_lie_about_energies_keep_nobody_from_learning(
         residuals = [one.residual for one in done.encoded]
         sums = done.sums.copy()
         for one in done.encoded[:liars]:  # the last numbers are energies, one of each tensor
-            digits = plan.digits(1 << 12)
+            digits = plan.digits
             sums[-digits:] += np.full(digits, plan.base - 1, sums.dtype) - one.tokens[-digits:]
         mean = codec.decode(sums, done.clients)
         before, arrived = mean.scales, arrived + mean.step["w"]

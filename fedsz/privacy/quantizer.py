@@ -43,9 +43,8 @@ from fedsz.privacy.ring import Ring, Tokens
 
 MAX_TENSORS: Final = 1 << 16
 MAX_CLIENTS: Final = 1 << 20
-MAX_WEIGHT: Final = (1 << 32) - 1  # of a client
-EXACT_VALUES: Final = 1 << 24  # that an element of an exact tensor may have, or more
-_ENERGIES: Final = 1 << 12  # values that an energy has, or more
+NUMBERS: Final = 1 << 24  # values that a number in digits has, or more
+MAX_WEIGHT: Final = NUMBERS - 1  # of a client
 _MOST_ENERGY: Final = 8.0  # of a client, times what is expected
 _ALL: Final = np.empty(0, np.int64)  # positions: `_ring` takes none for all elements
 _NO_DITHER: Final = np.empty(0)
@@ -109,10 +108,11 @@ class TokenPlan(
         """
         return self.most / (1.0 + 0.65 * math.log2(self.most + 1.0))
 
-    def digits(self, values: int) -> int:
-        """Return how many digits a number takes that has so many values."""
+    @property
+    def digits(self) -> int:
+        """How many digits a number takes."""
         count, room = 1, self.base
-        while room < values:
+        while room < NUMBERS:
             count, room = count + 1, room * self.base
         return count
 
@@ -165,16 +165,14 @@ class TokenCodec:
             if name not in self.exact
         }
         self.dtype = Ring(plan.bits).dtype
-        self._wide = plan.digits(EXACT_VALUES)
-        self._narrow = plan.digits(_ENERGIES)
+        self._largest = plan.base**plan.digits - 1  # number in digits
         self._most_energy = min(max(plan.clients / 2, 2.0), _MOST_ENERGY)
 
     @property
     def count(self) -> int:
         """How many tokens each client sends."""
-        exact = sum(self._sizes[name] for name in self.exact)
-        beside = self.plan.digits(self.plan.cap + 1) + len(self.sent) * self._narrow
-        return self._elements + exact * self._wide + beside
+        numbers = sum(self._sizes[name] for name in self.exact) + 1 + len(self.sent)
+        return self._elements + numbers * self.plan.digits
 
     @property
     def _elements(self) -> int:
@@ -220,18 +218,15 @@ class TokenCodec:
             energies.append(energy / max(y.size, 1) / plan.spread**2)
             clipped += far
             left[name] = y.reshape(self.layout.shapes[name])
-        parts = [rounded]
+        numbers, half = [np.empty(0, np.int64)], self._largest // 2
         for name in self.exact:
             v = step_of(name, trained[name], start[name], np.float64)
-            half = self._half
             going = np.clip(np.rint(v * (part * half / self._scales[name])), -half, half)
-            parts.append(self._as_digits(going.astype(np.int64) + half, self._wide))
-        parts.append(self._as_digits(np.array([used]), plan.digits(plan.cap + 1)))
+            numbers.append(going.astype(np.int64) + half)
         loudness = [min(energy / self._most_energy, 1.0) for energy in energies]
-        energies_sent = np.array([int(x * self._loudest) for x in loudness], np.int64)
-        parts.append(self._as_digits(energies_sent, self._narrow))
-        tokens = np.concatenate([one.astype(self.dtype, copy=False) for one in parts])
-        return Encoded(tokens, left, clipped)
+        numbers.append(np.array([used, *(int(x * self._largest) for x in loudness)], np.int64))
+        digits = self._in_digits(np.concatenate(numbers))
+        return Encoded(np.concatenate([rounded, digits.astype(self.dtype)]), left, clipped)
 
     def decode(self, sums: Tokens, clients: int) -> Sum:
         """Return what a sum of tokens modulo 2^bits says.
@@ -250,14 +245,12 @@ class TokenCodec:
         if sums.shape != (self.count,) or sums.dtype != self.dtype:
             what = f"{self.count} tokens of {self.dtype}"
             raise CorruptStream(f"a sum has {what}, got {sums.dtype} {sums.shape}")
-        left = _Reader(sums, plan, clients)
-        rounded = {name: left.tokens(self._sizes[name]) for name in self.sent}
-        wholes = {
-            name: left.numbers(self._sizes[name], self._wide) - clients * self._half
-            for name in self.exact
-        }
-        (weight,) = left.numbers(1, plan.digits(plan.cap + 1)).tolist()
-        energies = left.numbers(len(self.sent), self._narrow) / (self._loudest * clients)
+        rounded, numbers = sums[: self._elements], self._numbers(sums[self._elements :], clients)
+        wholes = {}
+        for name in self.exact:
+            here, numbers = numbers[: self._sizes[name]], numbers[self._sizes[name] :]
+            wholes[name] = here - clients * (self._largest // 2)
+        weight, energies = int(numbers[0]), numbers[1:] / (self._largest * clients)
         energies *= self._most_energy
         if weight > clients * plan.cap:
             what = f"weights of {weight} in all, of {clients} clients up to {plan.cap}"
@@ -267,11 +260,11 @@ class TokenCodec:
         for name, spacing in self.sent.items():
             y, most = np.zeros(self._sizes[name], np.float32), clients * plan.most
             grid = _ALL, np.full(y.size, spacing), _NO_DITHER
-            largest = _ring.dequantise(rounded[name], *grid, most, factor, y)
-            left.require(largest, 2 * most)
+            here, rounded = rounded[: y.size], rounded[y.size :]
+            _require(_ring.dequantise(here, *grid, most, factor, y), 2 * most)
             steps[name] = y.reshape(self.layout.shapes[name])
         for name, whole in wholes.items():
-            step = whole * (factor * self._scales[name] / self._half)
+            step = whole * (factor * self._scales[name] / (self._largest // 2))
             steps[name] = step.reshape(self.layout.shapes[name])
         grown = {
             name: energy
@@ -284,46 +277,25 @@ class TokenCodec:
             {name: scale * growth(grown.get(name, 1.0)) for name, scale in self._scales.items()},
         )
 
-    @property
-    def _half(self) -> int:
-        """The largest absolute value of an exact tensor's wide number."""
-        return int(self.plan.base**self._wide - 1) // 2
-
-    @property
-    def _loudest(self) -> int:
-        """The largest number that digits of an energy have: nobody can say that it is more."""
-        return int(self.plan.base**self._narrow - 1)
-
-    def _as_digits(self, numbers: NDArray, digits: int) -> NDArray:
+    def _in_digits(self, numbers: NDArray) -> NDArray:
         """Return numbers from 0 on as digits, the lowest first, each number's side by side."""
-        found = np.empty((numbers.size, digits), np.int64)
-        for i in range(digits):
+        found = np.empty((numbers.size, self.plan.digits), np.int64)
+        for i in range(self.plan.digits):
             numbers, found[:, i] = np.divmod(numbers, self.plan.base)
         return found.reshape(-1)
 
+    def _numbers(self, sums: Tokens, clients: int) -> NDArray:
+        """Return the sums of numbers, int64, from those of so many clients' digits."""
+        total = sums.astype(np.int64)
+        _require(int(total.max(initial=0)), clients * (self.plan.base - 1))
+        powers = np.array([self.plan.base**i for i in range(self.plan.digits)], np.int64)
+        return np.asarray(total.reshape(-1, self.plan.digits) @ powers)
 
-class _Reader:
-    """Sums of so many clients' tokens in the order in which `TokenCodec.encode` has them."""
 
-    def __init__(self, sums: NDArray, plan: TokenPlan, clients: int) -> None:
-        self._sums, self._plan, self._clients = sums, plan, clients
-
-    def tokens(self, size: int) -> NDArray:
-        """Return so many sums as they are."""
-        taken, self._sums = self._sums[:size], self._sums[size:]
-        return taken
-
-    def numbers(self, size: int, digits: int) -> NDArray:
-        """Return sums of numbers of so many digits, int64."""
-        total = self.tokens(size * digits).astype(np.int64)
-        self.require(int(total.max(initial=0)), self._clients * (self._plan.base - 1))
-        powers = np.array([self._plan.base**i for i in range(digits)], np.int64)
-        return np.asarray(total.reshape(size, digits) @ powers)
-
-    def require(self, largest: int, most: int) -> None:
-        """Raise `CorruptStream` if the largest sum of tokens is more than ``most``."""
-        if largest > most:
-            raise CorruptStream(f"a sum of tokens is {largest}; have {most} at most")
+def _require(largest: int, most: int) -> None:
+    """Raise `CorruptStream` if the largest sum of tokens is more than ``most``."""
+    if largest > most:
+        raise CorruptStream(f"a sum of tokens is {largest}; have {most} at most")
 
 
 class Learned(msgspec.Struct):
