@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -49,6 +50,8 @@ from fedsz.privacy.plans import layout_digest
 from fedsz.privacy.quantizer import TokenPlan
 from fedsz.privacy.ring_noise import NoisedPlan
 from fedsz.privacy.server import Stage
+from fedsz.transport.node import Node
+from fedsz.transport.state_folder import StateFolder
 from tests.secure_rounds import Round
 
 CELL = "SSN 078-05-1120"
@@ -173,6 +176,27 @@ def test_a_client_that_is_asked_on_and_on_stops_at_its_limit(context: Context) -
 
     with pytest.raises(FedszError, match=r"has trained in 3 rounds, and its limit is 3"):
         ask(app, context, arrays=arrays(), config=noise(3))
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_limit_of_rounds_holds_for_runs_of_any_name(restarts: bool, tmp_path: Path) -> None:
+    """A server may call each round another run's; and the client's process may have ended."""
+    app = app_of(SecureMember(required=False, most_rounds=3))
+
+    def answers(node: Node, run_id: int) -> bool:
+        content = RecordDict({"arrays": arrays(), "config": noise(run_id)})
+        message = Message(content, dst_node_id=NODE, message_type="train", ttl=100)
+        message.metadata.__dict__.update(_message_id=secrets.token_hex(8), _run_id=run_id)
+        return not node.answer(message, limit=1 << 30).error
+
+    with StateFolder(tmp_path) as folder:
+        found = []
+        node = Node(app, {}, folder=folder)
+        for run_id in range(1, 6):
+            node = Node(app, {}, folder=folder) if restarts else node
+            found.append(answers(node, run_id))
+
+    assert found == [True, True, True, False, False]
 
 
 @pytest.mark.parametrize(

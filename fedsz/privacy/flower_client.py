@@ -44,6 +44,7 @@ from fedsz.privacy.quantizer import TokenCodec, TokenPlan
 from fedsz.privacy.ring import Tokens
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
 from fedsz.privacy.server import Stage
+from fedsz.transport.state_folder import LASTING
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +59,9 @@ WEIGHTED_BY: Final = "weighted-by"  # the metric that is the weight
 ANSWER: Final = "answer"
 
 # Records in the store, beside that of a secure sum's secrets.
-NOISED: Final = "fedsz.noised"  # the last round of each run with a share of noise
+NOISED: Final = f"{LASTING}noised"  # the last round of each run with a share of noise
 PRIVATE: Final = "fedsz.private"  # is there if the last training had masks or noise
-ROUNDS: Final = "fedsz.rounds"  # counts rounds of training
+ROUNDS: Final = f"{LASTING}rounds"  # counts rounds of training
 _COUNT, _STATE = "count", "state"
 _RUNS: Final = 64  # whose last rounds are kept
 _IN_LOG: Final = "an error; its text is in the client's log"

@@ -13,7 +13,7 @@ from fedsz.errors import ConfigError, log_failure
 from fedsz.flower_compat import SUPERLINK_NODE_ID, ErrorCode, error_reply
 from fedsz.formatting import megabytes
 from fedsz.transport.messages import EncodedMessage, encode_message
-from fedsz.transport.state_folder import StateFolder
+from fedsz.transport.state_folder import StateFolder, lasting
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +78,15 @@ class Node:
         return encoded
 
     def _context_of(self, asked: Metadata) -> Context:
-        """Return the Context of the run that ``asked`` belongs to; another run starts afresh."""
+        """Return the Context of the run that ``asked`` belongs to.
+
+        Another run starts afresh, but for what is `lasting`: a server may call any run another.
+        """
         if self._context is None or self._context.run_id != asked.run_id:
             run, node = asked.run_id, asked.dst_node_id
             state = self._folder.read(run, node) if self._folder is not None else RecordDict()
+            if self._context is not None:
+                state.update(lasting(self._context.state))
             own = dict(self._node_config)
             self._context = self._make_context(
                 run_id=run, node_id=node, state=state, node_config=own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 STATE: Final = "state"
 CLIENT: Final = "client.json"
+LASTING: Final = "fedsz.lasting."  # what names of records begin with that hold for all runs
 _ABOUT: Final = "fedsz.client"
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 
@@ -54,13 +56,14 @@ class StateFolder:
         remove_parts(self.path)
 
     def read(self, run_id: int, node_id: int) -> RecordDict:
-        """Return a client's state in a run; an empty one if that of neither is here, or whole."""
+        """Return a client's state in a run; what is `lasting` if another one's is here."""
         try:
             records: Any = read_records(self.path)
             about = records.pop(_ABOUT)
             if (about["run-id"], about["node-id"]) == (run_id, node_id):
                 return RecordDict(dict(records))
             logger.info("%s is of another run or client: it is not used", self.path)
+            return lasting(records)
         except FileNotFoundError:
             pass
         except (OSError, KeyError, TypeError, FedszError) as err:
@@ -133,3 +136,8 @@ class StateFolder:
 
     def __exit__(self, *_: object) -> None:
         self._lock.close()
+
+
+def lasting(state: Mapping[str, Any]) -> RecordDict:
+    """Return the records of a client's state that hold for all its runs, such as limits."""
+    return RecordDict({name: r for name, r in state.items() if name.startswith(LASTING)})
