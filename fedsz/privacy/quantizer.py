@@ -122,6 +122,10 @@ class TokenPlan(
             raise ModelMismatch("the plan of a secure sum is for another model")
 
 
+# msgspec learns a type on its first use. Another thread that uses it meanwhile ends the process.
+msgspec.msgpack.Decoder(TokenPlan)
+
+
 @dataclass(frozen=True)
 class Encoded:
     """What a client sends, and what it keeps.

@@ -28,6 +28,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from fedsz.arrays import Layout, NDArray, chunks
@@ -63,6 +64,9 @@ class NoisedPlan(
 
     norm: Positive
     multiplier: Positive
+
+
+msgspec.msgpack.Decoder(NoisedPlan)  # learned before any thread uses it
 
 
 class NoiseShare(NamedTuple):
