@@ -108,6 +108,63 @@ def test_how_far_one_client_of_ten_pulls_a_private_mean() -> None:
     assert "| noise at the server, clipped to a typical norm | 0.1 | 0.1 | 0.1 |" in page()
 
 
+def learned(rules: str | None, factor: float) -> float:
+    """Return the accuracy of a network on the digits after ten rounds of ten clients.
+
+    The first of them multiplies its step by a factor, at an honest weight.
+    """
+    images, labels = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(labels))
+    images, labels = (images[order] / 16).astype(np.float32), labels[order]
+    rng = np.random.default_rng(1)
+    model = {
+        "w1": rng.normal(0, 0.15, (64, 32)).astype(np.float32),
+        "w2": rng.normal(0, 0.2, (32, 10)).astype(np.float32),
+    }
+    app = ClientApp(mods=[FedSZMod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        i, record = int(context.node_config["partition-id"]), message.content["arrays"]
+        start = {name: x.numpy() for name, x in record.items()}  # type: ignore[union-attr]
+        w1, w2 = start["w1"].copy(), start["w2"].copy()
+        for first in [*range(140 * i, 140 * i + 140, 10)] * 2:
+            x, y = images[first : first + 10], labels[first : first + 10]
+            hidden = np.maximum(x @ w1, 0)
+            scores = hidden @ w2
+            wrong = np.exp(scores - scores.max(axis=1, keepdims=True))
+            wrong /= wrong.sum(axis=1, keepdims=True)
+            wrong[np.arange(10), y] -= 1
+            back = (wrong @ w2.T) * (hidden > 0)
+            w2 -= 0.03 * hidden.T @ wrong
+            w1 -= 0.03 * x.T @ back
+        scale = np.float32(factor if i == 0 else 1)
+        moved = {n: start[n] + scale * (x - start[n]) for n, x in {"w1": w1, "w2": w2}.items()}
+        metrics = MetricRecord({"num-examples": 140})
+        return Message(RecordDict({"arrays": to_record(moved), "m": metrics}), reply_to=message)
+
+    nodes = [{"partition-id": i} for i in range(CLIENTS)]
+    result = FedAvg(fraction_evaluate=0).start(
+        grid=FedSZGrid(
+            LocalGrid(app, nodes), downlink="exact", error_bound="step:0.1", rules=rules
+        ),
+        initial_arrays=to_record(model),
+        num_rounds=10,
+    )
+    w1, w2 = (result.arrays[name].numpy() for name in ("w1", "w2"))
+    found = (np.maximum(images[1400:] @ w1, 0) @ w2).argmax(axis=1)
+    return float((found == labels[1400:]).mean())
+
+
+def test_one_client_of_ten_does_not_end_learning() -> None:
+    honest, limited, free = learned("fleet", 1), learned("fleet", -9), learned(None, -9)
+
+    assert (limited, honest) == pytest.approx((0.947, 0.975), abs=0.006)
+    assert free < 0.5
+    said = '0.947 with `rules="fleet"`, 0.975 if that client was honest, and 0.078 without rules'
+    assert said in page()
+
+
 def test_each_test_that_is_named_exists() -> None:
     named = re.findall(r"`(test_\w+)\.(test_\w+)`", page())
 
