@@ -257,9 +257,11 @@ class SecureMember:
         return train if trains else call
 
     def _count_round(self, records: Records) -> None:
+        if not self._most_rounds:
+            return
         record: Any = records.get(ROUNDS, {})
         done = int(record.get(_COUNT, 0))
-        if self._most_rounds and done >= self._most_rounds:
+        if done >= self._most_rounds:
             what = f"this client has trained in {done} rounds"
             raise RefusedRequest(f"{what}, and its limit is {self._most_rounds}")
         records[ROUNDS] = ConfigRecord({_COUNT: done + 1})
