@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := CMakeLists.txt $(shell find compressors -name '*.[ch]pp')
 
-.PHONY: run test test-all test-systems lint types docs fuzz clean
+.PHONY: run test test-all test-release lint types docs fuzz clean
 
 run: .venv/installed
 	$(BIN)/fedsz run --config configs/quickstart.toml
@@ -19,16 +19,15 @@ test: .venv/dev
 
 # Every case of every matrix, as a release has it: several times as long.
 test-all: .venv/dev
-	$(PYTEST)
+	$(PYTEST) --release
 
-# Those that skip where emulators, a browser, or the dependency groups `examples` and `systems` are
-# missing; .ci/run installs these.
-SYSTEMS := $(addprefix tests/test_,c_encoder.py c_machines.py dashboard_browser.py examples.py \
-    notebook.py nvflare.py nvflare_damage.py nvflare_example.py nvflare_rounds.py other_machines.py \
-    report.py snippets.py site.py)
+# Emulators, browsers, other compilers, Flower's own engines, NVFlare, and what skips where these or
+# the dependency groups `examples` and `systems` are missing; .ci/run installs them.
+RELEASE := $(addprefix tests/test_,report.py snippets.py)
 
-test-systems: .venv/dev
-	$(PYTEST) --sample $(SEED) --hypothesis-seed $(SEED) $(SYSTEMS)
+test-release: .venv/dev
+	$(PYTEST) --sample $(SEED) --hypothesis-seed $(SEED) --release -m release
+	$(PYTEST) --sample $(SEED) --hypothesis-seed $(SEED) $(RELEASE)
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -33,7 +33,7 @@ from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.codecs.lossless import zstd
-from fedsz.core.lossy import encode_difference, encode_within
+from fedsz.core.tensors import encode_difference, encode_within
 from fedsz.errors import CodecError
 
 NEWEST = 0.07  # the weight of a round in the moving average

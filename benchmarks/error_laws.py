@@ -25,7 +25,7 @@ from scipy import stats
 from fedsz.arrays import NDArray
 from fedsz.core.client import ClientSession
 from fedsz.core.decode import decompress
-from fedsz.core.encode import compress_lossless
+from fedsz.core.encode import compress_measured
 from fedsz.core.protocol import Request
 from fedsz.core.settings import Settings
 from fedsz.experiments.error_distribution import distribution
@@ -54,7 +54,7 @@ def received(
     run = (1).to_bytes(8, "little")
     request = Request(run=run, round=1, trains=True, base={}, reference={}, settings=settings)
     session = ClientSession(request, RecordStore({}), sender=1)
-    reference = session.receive(MODEL, compress_lossless(start, settings)[0])
+    reference = session.receive(MODEL, compress_measured(start, settings.lossless_only)[0])
     return decompress(session.reply(MODEL, trained), reference=reference, as_numpy=True)
 
 

@@ -1,6 +1,6 @@
 """What a server keeps of many rounds, and how long it decides: ``python -m benchmarks.long_run``.
 
-Rounds of made-up replies go through a Grid's book into a table, the live page's summary and a
+Rounds of made-up replies go through a Grid's statistics into a table, the live page's summary and a
 policy. Nothing is compressed or sent.
 """
 
@@ -24,7 +24,7 @@ from fedsz.control.record import Decision, RoundRecord
 from fedsz.core.protocol import ReplyNote
 from fedsz.core.settings import Settings
 from fedsz.flower import LocalGrid, make_client_app
-from fedsz.flower.book import CountedReply, RoundBook
+from fedsz.flower.round_statistics import CountedReply, RoundStatistics
 from fedsz.flower.update import Update
 from fedsz.monitoring.run_summary import RunSummary
 
@@ -66,17 +66,17 @@ def measure(policy: str, rounds: int, clients: int) -> tuple[float, list[float]]
 
     nodes: list[Any] = [{} for _ in range(clients)]
     grid = LocalGrid(make_client_app(), nodes)
-    book = RoundBook(grid, controller, logs=True, on_round=show)
+    statistics = RoundStatistics(grid, controller, logs=True, on_round=show)
     note = ReplyNote(
         encode_seconds=0.1, tensors=9, lossy=9, energy_fraction=0.9, residual_ratio=0.5, moved=1.0
     )
     before = 0.0
     for number in range(rounds + 1):
         for node in grid.get_node_ids() if number else ():
-            book.received(CountedReply(node, note, True, 100.0, {"arrays": update()}))
-            book.sent(10**6, 60_000)
-        book.end({"accuracy": number / (number + 10), "loss": 10 / (number + 5)})
-        book.decide()
+            statistics.received(CountedReply(node, note, True, 100.0, {"arrays": update()}))
+            statistics.sent(10**6, 60_000)
+        statistics.end({"accuracy": number / (number + 10), "loss": 10 / (number + 5)})
+        statistics.decide()
         if number == 10:
             before = resident()
     return resident() - before, controller.seconds

@@ -19,7 +19,7 @@ import numpy as np
 from fedsz.contrib.threshold import Estimate
 from fedsz.methods import Shared, TensorSpec, parse
 from fedsz.methods.base import Sparse
-from fedsz.methods.payload import read, write
+from fedsz.methods.symbols import read, write
 
 CHAINS = (
     "uniform:threads=1@1e-2", "sz2@1e-2", "uniform:threads=1@std:1",
@@ -47,11 +47,9 @@ def timed(repeat: int, work: Callable[[], Any]) -> tuple[float, Any]:
 def row(text: str, x: np.ndarray, repeat: int) -> str:
     """Return what a chain takes to code a tensor, to decode it and to add it."""
     spec, chain = TensorSpec(x.shape), parse(text)
-    state = chain.init(spec)
-    sent, shared = chain.sent(spec), Shared(spec)
-    assert sent is not None
-    encode, payload = timed(repeat, lambda: write(sent, chain.encode(x, state, shared)[0]))
-    decode, decoded = timed(repeat, lambda: sent.decode(read(sent, payload, spec), shared))
+    state, shared = chain.init(spec), Shared(spec)
+    encode, payload = timed(repeat, lambda: write(chain, chain.encode(x, state, shared)[0]))
+    decode, decoded = timed(repeat, lambda: chain.decode(read(chain, payload, spec), shared))
     sums = np.zeros(x.shape, np.float32)
     if isinstance(decoded, Sparse):
         add, _ = timed(repeat, lambda: decoded.add(sums, 0.5))

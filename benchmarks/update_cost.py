@@ -35,13 +35,13 @@ from flwr.app import ArrayRecord
 from fedsz.arrays import NDArray
 from fedsz.bounds import ErrorBound
 from fedsz.codecs.uniform import Uniform
-from fedsz.core.coders import CodecCoder, UpdateCoder
+from fedsz.core.coders import CodecCoder
 from fedsz.core.encode import compress_measured
-from fedsz.core.feedback import ErrorFeedback
-from fedsz.core.lossy import CodedTensor, Within, encode_difference, encode_within
+from fedsz.core.feedback import UpdateCoder
 from fedsz.core.partition import is_lossy
 from fedsz.core.reference import Reference
 from fedsz.core.settings import DEFAULT, DELTA_EF, WEIGHTS, Settings
+from fedsz.core.tensors import CodedTensor, Within, encode_difference, encode_within
 from fedsz.flower.mean import Mean
 from fedsz.flower.records import sealed
 from fedsz.flower.update import Update
@@ -141,7 +141,7 @@ def client(tensors: list[Tensor], rule: ErrorBound) -> Callable[[str], None]:
             return
         base, update = (sent, DELTA_EF) if way == "update" else (None, WEIGHTS)
         config = Settings.of(rule, codec=CODEC, update=update)
-        coder = UpdateCoder(CodecCoder(config), sent, ErrorFeedback(residual))
+        coder = UpdateCoder(CodecCoder(config), sent, residual)
         compress_measured(after, config, base, coder=coder)
 
     return work

@@ -112,7 +112,7 @@ def gaps_seeds() -> Iterator[bytes]:
     for mean in (1, 20, 3000, 1 << 40):
         plane = np.cumsum(rng.geometric(1 / mean, 50)) - 1
         packed = pack(Kind.INDICES, plane)
-        yield struct.pack("<BI", packed[1], plane.size) + packed[2:]
+        yield struct.pack("<BI", packed[0], plane.size) + packed[1:]
 
 
 def streams() -> Iterator[bytes]:

@@ -23,7 +23,7 @@ class Box(NamedTuple):
 BOXES: Final = {
     "strategy": Box(20, 40, "any strategy", "the server's own model"),
     "control": Box(20, 195, "control/", "settings by the rounds before"),
-    "book": Box(20, 350, "flower/book.py", "record and log line of a round"),
+    "statistics": Box(20, 350, "flower/round_statistics.py", "record and log line of a round"),
     "outgoing": Box(270, 40, "flower/outgoing.py", "encode once, a stream a client"),
     "broadcast": Box(270, 120, "core/broadcast.py", "key frame, or integer deltas"),
     "update": Box(270, 270, "flower/update.py", "step onto the server's model"),
@@ -39,7 +39,8 @@ ARROWS: Final = (
     ("strategy", "outgoing"), ("control", "outgoing"), ("outgoing", "broadcast"),
     ("broadcast", "requests"), ("requests", "receive"), ("receive", "client"), ("client", "app"),
     ("app", "reply"), ("reply", "coders"), ("coders", "requests"), ("requests", "incoming"),
-    ("incoming", "update"), ("update", "strategy"), ("incoming", "book"), ("book", "control"),
+    ("incoming", "update"), ("update", "strategy"), ("incoming", "statistics"),
+    ("statistics", "control"),
 )  # fmt: skip
 
 

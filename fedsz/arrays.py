@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import ml_dtypes
 import numpy as np
@@ -140,26 +140,6 @@ def _from_torch(name: str, tensor: torch.Tensor) -> NDArray:
     return array
 
 
-class Memory(NamedTuple):
-    """New memory for an array, which may be read-only, and the same as flat bytes to be filled."""
-
-    x: NDArray
-    room: NDArray
-
-
-New = Callable[[Sequence[int], np.dtype], Memory]
-
-
-def new_memory(shape: Sequence[int], dtype: np.dtype) -> Memory:
-    """Return memory for an array of that shape and dtype.
-
-    Raises:
-        MemoryError, ValueError: there is not as much.
-    """
-    x = np.empty(math.prod(shape), dtype)
-    return Memory(x.reshape(shape), x.view(np.uint8))
-
-
 def raw(x: NDArray) -> memoryview:
     """Return the bytes of a contiguous array without copying, for dtypes of ml_dtypes too."""
     flat: Any = x.reshape(-1).view(np.uint8)
@@ -268,6 +248,14 @@ def wide(dtype: np.dtype) -> np.dtype:
     return dtype if dtype == DTYPES[1] else DTYPES[0]
 
 
+def sum_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which values of ``dtype`` are added up."""
+    if dtype.kind == "c" or dtype == np.float64:
+        return dtype
+    # Counters reach beyond the 24 bits of a float32; weights of 16 bits need its range.
+    return np.dtype(np.float64 if dtype.kind in "iub" else np.float32)
+
+
 @lru_cache
 def finfo(dtype: np.dtype) -> Any:
     """Return numpy's `finfo`, for bfloat16 too."""
@@ -281,6 +269,22 @@ def chunks(size: int, length: int = CHUNK) -> Iterator[slice]:
     """
     for start in range(0, size, length):
         yield slice(start, start + length)
+
+
+def is_small(x: NDArray) -> bool:
+    """Say whether an array is finite and so is the sum of its squares, in its own dtype.
+
+    This takes less time than to ask whether each element is finite.
+    """
+    flat = x.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(flat, flat)))
+
+
+def is_finite(x: NDArray) -> bool:
+    """Say whether all elements are finite."""
+    flat = x.reshape(-1)
+    return is_small(flat) or all(np.isfinite(flat[here]).all() for here in chunks(flat.size))
 
 
 def add_scaled(x: NDArray, weight: float, sums: NDArray) -> None:

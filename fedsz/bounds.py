@@ -68,7 +68,7 @@ class ErrorBound:
     def step(cls, value: float) -> ErrorBound:
         """Bound errors by ``value`` x the root mean square of the whole update.
 
-        Of all lossy tensors' differences together, see `fedsz.core.step.bounds_of_step`; so it
+        Of all lossy tensors' differences together, see `fedsz.core.reference.bounds_of_step`; so it
         is only for what is sent as differences.
         """
         return cls("step", float(value))

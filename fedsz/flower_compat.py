@@ -77,11 +77,9 @@ T = TypeVar("T")
 _OF_VALUES: Final = {"metric_record": MetricRecord, "config_record": ConfigRecord}  # by protobuf's
 
 
-def make_array(
-    dtype: str, shape: tuple[int, ...], stype: str, data: bytes, kind: type[Array] = Array
-) -> Array:
+def make_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
     """Return an Array of these fields; Flower's constructor takes longer than a small tensor."""
-    array = kind.__new__(kind)
+    array = Array.__new__(Array)
     array.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
     return array
 

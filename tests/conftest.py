@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample", type=int, metavar="SEED", help="of tests marked `sampled`, take what SEED draws"
     )
+    parser.addoption("--release", action="store_true", help="run tests marked `release`, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,6 +63,10 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draw the samples; begin with the files that take longest, so that workers end together."""
+    if not config.getoption("--release"):
+        later = {item for item in items if item.get_closest_marker("release")}
+        config.hook.pytest_deselected(items=[item for item in items if item in later])
+        items[:] = [item for item in items if item not in later]
     seed = config.getoption("--sample")
     if seed is not None:
         left_out = not_drawn(items, seed)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import nvflare_rounds
 from benchmarks.defaults import Line, lines, task_of
-from fedsz.contrib.accuracy import Accuracy
+from fedsz.control.auto import Scores
 from fedsz.control.record import RoundRecord
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
 from fedsz.report.runs import Group, Run, Setting, Spread, named, settings_of
@@ -326,7 +326,7 @@ def of_nvflare(row: Row) -> list[float]:
     return [line.seeds, line.up, line.down, line.both, 100 * line.points]
 
 
-def guarded(codec: str = "uniform", confirm: int = 2) -> list[float]:
+def guarded(codec: str = "uniform") -> list[float]:
     """Least and largest mean factor of `auto`'s guard with the metrics of a hundred clients."""
     table = pq.read_table(ROOT / "docs" / "results" / "hundred.parquet")
     found: dict[str, list[RoundRecord]] = {}
@@ -334,19 +334,16 @@ def guarded(codec: str = "uniform", confirm: int = 2) -> list[float]:
         if (row["policy"] == "auto") == (codec == "uniform") and row["codec"] == codec:
             seen = {name: row[name] for name in ("round", "replies", "accuracy", "loss")}
             found.setdefault(row["run"], []).append(RoundRecord(**seen))
-    factors = [geometric_mean(factors_of(history[:-1], confirm)) for history in found.values()]
+    factors = [geometric_mean(factors_of(history[:-1])) for history in found.values()]
     return [min(factors), max(factors)]
 
 
-def factors_of(history: Sequence[RoundRecord], confirm: int) -> Iterator[float]:
-    """The guard's factor after each round."""
-    # As `auto` had it when these runs were made.
-    limits = Accuracy(up=1.5, down=2.0, low=0.5, high=1.0, patience=1_000_000, ease=1.1)
-    guard = replace(limits, tolerance=0.5, confirm=confirm)
-    state = guard.init()
+def factors_of(history: Sequence[RoundRecord]) -> Iterator[float]:
+    """The guard's factor after each round, at a tolerance of half a point."""
+    scores = Scores()
     for seen in history:
-        state = guard.observe(state, seen)
-        yield state.factor
+        scores = scores.added(seen, 0.005)
+        yield scores.share
 
 
 def group(codec: str, bound: str = "rel:0.01", dataset: str = "cifar10") -> Group:

@@ -20,10 +20,10 @@ def decide(
     spec: str, history: Iterable[RoundRecord] = (), base: Settings = BASE, **options: Any
 ) -> Decision:
     """Return what a policy decides after a history, which may have no rounds."""
-    asked = controller(spec, base, **options)
-    for seen in history:
-        asked.observe(seen)
-    return asked.decided()
+    rounds = list(history) or [RoundRecord(round=0)]
+    decision = controller(spec, base, history=rounds, **options).decision
+    assert decision is not None
+    return decision
 
 
 def client(node: str = "1", **fields: Any) -> ClientRecord:

@@ -15,8 +15,8 @@ import fedsz
 from fedsz import codecs
 from fedsz.arrays import DTYPE_IDS, DTYPES
 from fedsz.codecs import _stream
-from fedsz.core.lossless import difference_of_bits, moved_by_bits
 from fedsz.core.reference import Reference
+from fedsz.core.tensors import difference_of_bits, moved_by_bits
 from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.stream import BITS, Part, Tensor, write
 from fedsz.stream.format import DIFFERENCES

@@ -16,9 +16,9 @@ import pytest
 import fedsz
 from benchmarks.c_library_size import CODE, MACHINES, Machine, configure, size_of
 from fedsz.arrays import DTYPE_IDS
-from fedsz.core.coders import CodecCoder, UpdateCoder
+from fedsz.core.coders import CodecCoder
 from fedsz.core.encode import compress_measured
-from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.feedback import UpdateCoder
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.stream import Reader
@@ -72,10 +72,9 @@ class Case(NamedTuple):
         if self.residual is None:
             return compress_measured(state, settings, reference)[0], b""
         sent = reference or Reference(state)
-        feedback = ErrorFeedback({"weight": self.residual})
-        coder = UpdateCoder(CodecCoder(settings), sent, feedback)
+        coder = UpdateCoder(CodecCoder(settings), sent, {"weight": self.residual})
         stream = compress_measured(state, settings, reference, coder=coder)[0]
-        return stream, feedback.residuals.get("weight", np.zeros_like(self.x)).tobytes()
+        return stream, coder.residuals.get("weight", np.zeros_like(self.x)).tobytes()
 
 
 def cases(dtypes: list[type]) -> Iterator[Case]:

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedsz
-from fedsz.core.coders import CodecCoder, UpdateCoder
+from fedsz.core.coders import CodecCoder
 from fedsz.core.encode import compress_measured
-from fedsz.core.feedback import ErrorFeedback
+from fedsz.core.feedback import UpdateCoder
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.errors import (
@@ -138,8 +138,7 @@ def test_differences_and_feedback_are_pythons(
     ):
         assert sent is not None
         config = Settings.of(error_bound, lossless="raw", threshold=0)
-        feedback = ErrorFeedback(residual, weight)
-        coder = UpdateCoder(CodecCoder(config), sent, feedback)
+        coder = UpdateCoder(CodecCoder(config), sent, residual, weight)
         expected = compress_measured(new, config, sent if differs else None, coder=coder)[0]
         left: dict[str, np.ndarray] = {}
 
@@ -153,7 +152,7 @@ def test_differences_and_feedback_are_pythons(
         assert stream == expected
         for name, x in left.items():
             zeros = np.zeros_like(x)
-            assert x.tobytes() == feedback.residuals.get(name, zeros).tobytes(), name
+            assert x.tobytes() == coder.residuals.get(name, zeros).tobytes(), name
         decoded = library.decompress(stream, old)
         for name, y in fedsz.decompress(stream, reference=old, as_numpy=True).items():
             assert decoded[name].tobytes() == y.tobytes()

@@ -45,6 +45,7 @@ NAMES = [
 UNAVAILABLE = ERRORS.index(CodecUnavailable)
 
 pytestmark = [
+    pytest.mark.release,
     pytest.mark.skipif(
         not (CMAKE and shutil.which("c++") and shutil.which("cc")),
         reason="needs compilers of C and C++, and cmake",

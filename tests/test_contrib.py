@@ -16,7 +16,7 @@ from scipy import stats
 from fedsz import contrib, plugins
 from fedsz.contrib.layered import _exponential, _sine
 from fedsz.errors import CodecError, ConfigError
-from fedsz.methods import Shared, TensorSpec, all_methods, parse, texts_sent
+from fedsz.methods import Shared, TensorSpec, all_methods, parse
 from tests import test_methods_laws as laws
 
 SPEC = TensorSpec((60, 40), name="fc.weight")
@@ -56,13 +56,13 @@ def test_momentum_ends_where_it_is_sent_and_goes_on_elsewhere() -> None:
 
     sent = decoded != 0
     assert 0 < sent.sum() < sent.size
-    assert not state["inner"]["momentum"][sent].any()
-    assert not state["inner"]["residual"][sent].any()
-    assert np.array_equal(state["inner"]["momentum"][~sent], x[~sent])
+    assert not state["inner"]["dgc.momentum"][sent].any()
+    assert not state["inner"]["dgc.residual"][sent].any()
+    assert np.array_equal(state["inner"]["dgc.momentum"][~sent], x[~sent])
 
     _, state = coded("dgc:momentum=0.5>topk:k=10%", np.zeros_like(x), state, 2)
-    waits = ~sent & (state["inner"]["momentum"] != 0)
-    assert np.allclose(state["inner"]["residual"][waits], 1.5 * x[waits])
+    waits = ~sent & (state["inner"]["dgc.momentum"] != 0)
+    assert np.allclose(state["inner"]["dgc.residual"][waits], 1.5 * x[waits])
 
 
 def test_large_steps_are_clipped_before_they_become_momentum() -> None:
@@ -82,9 +82,9 @@ def test_extrapolated_errors_are_those_of_the_formula_and_none_is_lost(decay: fl
         x = matrix(round_)
         decoded, state = coded(text, x, state, round_)
         owed = 0.7 * owed + 0.3 * (2 * last - before)
-        assert np.allclose(state["inner"]["owed"], owed, atol=1e-4)
+        assert np.allclose(state["inner"]["ecx.filtered"], owed, atol=1e-4)
         last, before = x + decay * owed - decoded, last
-        assert np.allclose(state["inner"]["residual"], last, atol=1e-4)
+        assert np.allclose(state["inner"]["ecx.residual"], last, atol=1e-4)
         sent, given = sent + decoded, given + x
 
     if decay < 1:
@@ -122,7 +122,7 @@ def test_an_adaptive_k_follows_the_variance_within_its_limits() -> None:
 
 def test_a_receiver_needs_no_word_of_what_was_adapted() -> None:
     text = "adaptive>feedback>topk:k=1%>ternary"
-    assert texts_sent(parse(text)) == {"topk>ternary"}
+    assert str(parse(text).sent) == "topk>ternary"
 
 
 SIZE = 60_000
@@ -131,16 +131,14 @@ TENSORS = {
     "laplace": lambda draws: draws.laplace(size=SIZE) * 0.01,
     "sparse": lambda draws: np.where(draws.random(SIZE) < 0.01, 1.0, 0.0),
     "one value": lambda draws: np.full(SIZE, 0.123456789),
-    "wide": lambda draws: draws.standard_cauchy(SIZE) * 1e3,
+    "heavy tails": lambda draws: draws.standard_t(3, SIZE),
 }
 
 
 def error_of(text: str, x: np.ndarray, round_: int = 1) -> np.ndarray:
     part, shared = parse(text), Shared(TensorSpec(x.shape, x.dtype, "w"), 5, round_, 7)
     symbols, _ = part.encode(x, {}, shared)
-    sent = part.sent(shared.spec)
-    assert sent is not None
-    return np.asarray(sent.decode(symbols, shared)).astype(np.float64) - x
+    return np.asarray(part.decode(symbols, shared)).astype(np.float64) - x
 
 
 @pytest.mark.parametrize("sigma", [1e-4, 0.02, 50.0])
@@ -199,7 +197,7 @@ def test_own_logarithms_and_sines_are_right() -> None:
 
 
 def test_what_has_too_many_steps_is_refused() -> None:
-    with pytest.raises(CodecError, match=r"beyond 2\^40 steps of sigma 1e-10"):
+    with pytest.raises(CodecError, match=r"beyond 2\^22 steps of sigma 1e-10"):
         error_of("layered:sigma=1e-10", np.full(10, 1e6))
 
 

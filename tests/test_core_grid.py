@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import fedsz
 from fedsz.codecs import Uniform
 from fedsz.codecs.uniform import DTYPE_IDS
-from fedsz.core.broadcast import MOST_DELTAS, SPARE_BYTES, Broadcast, Delta
+from fedsz.core.broadcast import Broadcast, Delta
 from fedsz.core.grid import nearest, spacing_below
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
@@ -22,32 +22,6 @@ from fedsz.core.settings import Settings
 SETTINGS = Settings(threshold=0, downlink="step:1")
 BOUNDS = ("step:0.6", "step:1.5", "std:1", "1e-3", "abs:1e-4")
 DTYPES = (np.float32, np.float32, np.float16, ml_dtypes.bfloat16, np.float64)
-
-
-def training(rounds: int, seed: int, scale: float = 1.0) -> Iterator[dict[str, np.ndarray]]:
-    """A model of many kinds of tensors, and what training makes of what clients hold."""
-    rng = np.random.default_rng(seed)
-    model = {
-        f"{np.dtype(dtype).name}.{i}": (scale * rng.normal(size=(40, 30))).astype(dtype)
-        for i, dtype in enumerate(DTYPES)
-    }
-    model |= {
-        "zeros": np.zeros((20, 8), np.float32),
-        "ones": np.ones(16, np.float32),
-        "tenths": np.full(16, 0.1, np.float32),
-        "subnormal": np.full(12, 1e-42, np.float32),
-        "mask": np.array([0.0, -np.inf], np.float32),
-        "steps": np.array(7),
-    }
-    for _ in range(rounds):
-        yield model
-        size = 0.01 * scale * rng.uniform(0.3, 1.5)
-        model = {
-            name: (x + size * rng.laplace(size=x.shape)).astype(x.dtype)
-            if name not in ("ones", "mask", "steps", "subnormal")
-            else x
-            for name, x in model.items()
-        }
 
 
 def follow(broadcast: Broadcast, base: Reference | None = None) -> Reference:
@@ -67,31 +41,6 @@ def resumed(broadcast: Broadcast, settings: Settings) -> Broadcast:
     assert state is not None
     again.restore(*state, settings)
     return again
-
-
-@settings(max_examples=12)
-@given(
-    seed=st.integers(0, 1 << 16),
-    scale=st.sampled_from([1.0, 1e-6, 3e3]),
-    bounds=st.lists(st.sampled_from(BOUNDS), min_size=5, max_size=5),
-    crash=st.integers(1, 5),
-)
-def test_one_array_leads_where_the_chain_leads(
-    seed: int, scale: float, bounds: list[str], crash: int
-) -> None:
-    broadcast = Broadcast()
-    chain: Reference | None = None
-    models: list[Reference] = []
-    for t, model in enumerate(training(5, seed, scale)):
-        settings = SETTINGS.replace(downlink=bounds[t])
-        if t == crash:
-            broadcast = resumed(broadcast, SETTINGS.replace(downlink=bounds[t - 1]))
-        reference = broadcast.publish(model, settings)
-        chain = follow(broadcast, chain)
-        assert chain.digest == reference.digest
-        for earlier in (None, *models):
-            assert follow(broadcast, earlier).digest == chain.digest
-        models.append(chain)
 
 
 def walk(
@@ -123,35 +72,6 @@ def deltas_of(broadcast: Broadcast) -> list[Delta]:
     state = broadcast.state()
     assert state is not None
     return state[0].deltas
-
-
-def test_after_eighty_rounds_old_models_are_forgotten() -> None:
-    """A client that has missed more is sent a key frame."""
-    broadcast, models = Broadcast(), []
-    for model in walk(80, shape=(40, 50)):
-        models.append(broadcast.publish(model, SETTINGS))
-        deltas = deltas_of(broadcast)
-        assert len(deltas) <= MOST_DELTAS
-        assert sum(len(delta.stream) for delta in deltas) <= SPARE_BYTES * models[-1].nbytes
-
-    known = [m for m in models[:-1] if broadcast.since(m.digest) is not None]
-    assert 0 < len(known) == len(deltas) < 79
-    assert known == models[79 - len(known) : 79]
-    for model in known:
-        assert follow(broadcast, model).digest == models[-1].digest
-    assert broadcast.since(b"of no model") is None
-
-
-@pytest.mark.parametrize("bound", ["abs:1e-3", "0.004"])
-def test_a_bound_is_kept_in_each_broadcast(bound: str) -> None:
-    broadcast = Broadcast()
-    for t, model in enumerate(walk(6)):
-        x = model["fc.weight"]
-        reference = broadcast.publish(model, SETTINGS.replace(downlink=bound))
-        error = np.abs(reference.arrays["fc.weight"].astype(np.float64) - x).max()
-        if t:
-            most = fedsz.ErrorBound.of(bound).absolute(x)
-            assert most / 4 < error <= most
 
 
 def test_a_tensor_that_outgrows_its_grid_goes_within_its_bound() -> None:

@@ -16,7 +16,7 @@ from fedsz.training.run_folder import ROUNDS
 from tests.chromium import Page, browser, executable
 from tests.watched_runs import record, write_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.release, pytest.mark.slow]
 CHARTS = ["accuracy", "loss", "traffic", "energy_fraction", "residual_ratio", "time", "replies"]
 TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
 WHY_IS_OUT_OF_SIGHT = """[...document.querySelectorAll('#decisions tbody .why')].some(cell => {

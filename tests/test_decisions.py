@@ -53,10 +53,10 @@ def decided_again(folder: Path, rows: list[RoundRecord]) -> None:
 
 
 def test_what_is_decided_is_what_is_done(tmp_path: Path) -> None:
-    rows = run(tmp_path / "run", policy="schedule:first=std:6,last=std:0.5,shape=linear")
+    rows = run(tmp_path / "run", policy="schedule:first=std:8,last=std:0.5")
     decided_again(tmp_path / "run", rows)
-    bounds = [row.decision.config.error_bound for row in rows[1:] if row.decision]
-    assert bounds == ["std:6", "std:3.25", "std:0.5"]
+    bounds = [row.decision.config.bound.value for row in rows[1:] if row.decision]
+    assert bounds == pytest.approx([8, 2, 0.5])
     sent = [row.sent_up for row in rows[1:]]
     assert sent[0] < sent[1] < sent[2]
 

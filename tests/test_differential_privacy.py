@@ -207,10 +207,10 @@ def test_a_stale_update_is_clipped_and_then_counts_for_less() -> None:
     start = initial(counter=False)
     update = replace(update_of(moved(start, 1), start), staleness=3)
     clipped, terms, scale = SealedRecord(update, None, C).opened()
-    mean = Mean(steps=True)
+    mean = Mean(start)
     mean.add(clipped, terms, 1.0, scale)
 
-    assert norm_of(to_arrays(mean.result(start)), start) == pytest.approx(C / 2, rel=5e-3)
+    assert norm_of(to_arrays(mean.result()), start) == pytest.approx(C / 2, rel=5e-3)
 
 
 def test_whole_numbers_take_their_part_of_the_norm() -> None:

@@ -208,11 +208,11 @@ SENTENCES = [
         " regression NNCodec sends N % fewer",
         rows.beside_nncodec,
     ),
-    Sentence(SAVINGS, "the mean factor of a run was N to N", rows.guarded),
     Sentence(
         SAVINGS,
-        "In these tasks' uncompressed runs it would be N to N, and N to N if one round were enough",
-        lambda: rows.guarded("raw") + rows.guarded("raw", 1),
+        "By the scores of these runs, the mean factor of its guard is N to N, and by those of the"
+        " uncompressed runs N to N",
+        lambda: rows.guarded() + rows.guarded("raw"),
     ),
     Sentence(PAPER, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
     Sentence(PAPER, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),

@@ -15,7 +15,7 @@ from flwr.app import Context, RecordDict
 
 from fedsz.flower import LocalGrid
 
-pytestmark = [pytest.mark.repository, pytest.mark.slow]
+pytestmark = [pytest.mark.release, pytest.mark.repository, pytest.mark.slow]
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

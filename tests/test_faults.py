@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from fedsz.errors import TooFewReplies
 from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.strategy import streamed
 from fedsz.flower.wrapped_grid import WrappedGrid
-from tests.federation import Watched, around, record_of, to_arrays
+from tests.federation import Watched, around, array_bytes, record_of, to_arrays
 
 Arrays = dict[str, np.ndarray]
 Train = Callable[[int, int, Arrays], tuple[Arrays, dict[str, Any]]]
@@ -367,21 +368,23 @@ def test_an_app_sees_its_own_state_alone(first: Callable[[Context], int]) -> Non
 
 
 class Parallel(WrappedGrid):
-    """As Flower's Grids: all nodes work at the same time, and all of them are awaited."""
+    """As Flower's Grids: all nodes work at the same time, and replies are pulled."""
 
-    calls = 0
+    def __init__(self, inner: LocalGrid) -> None:
+        super().__init__(inner)
+        self.calls, self._pool = 0, ThreadPoolExecutor(8)
+        self._working: dict[str, Future[list[Message]]] = {}
 
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
         self.calls += 1
-        asked = list(messages)
+        ids = list(self.inner.push_messages(messages))
+        for one in ids:
+            self._working[one] = self._pool.submit(self.inner.pull_messages, [one])
+        return ids
 
-        def one(message: Message) -> list[Message]:
-            return list(self.inner.stream_replies([message], timeout=timeout))
-
-        with ThreadPoolExecutor(len(asked)) as pool:
-            return [reply for replies in pool.map(one, asked) for reply in replies]
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        done = [one for one in message_ids if one in self._working and self._working[one].done()]
+        return [reply for one in done for reply in self._working.pop(one).result()]
 
     def __getattribute__(self, name: str) -> Any:
         if name == "stream_replies":
@@ -548,3 +551,44 @@ def test_the_state_of_a_client_is_two_models(policy: str | None) -> None:
 
     size = recorddict_to_proto(contexts[0].state).ByteSize()
     assert 2.0 * model["w"].nbytes <= size <= 2.1 * model["w"].nbytes
+
+
+def test_a_node_that_restarts_with_another_id_is_sent_no_key_frame(tmp_path: Path) -> None:
+    """As a SuperNode without a key does; its folder has outlived it."""
+
+    class Restarting(WrappedGrid):
+        """Its first node dies in round 3, and comes back as the fourth."""
+
+        round = 0
+
+        def get_node_ids(self) -> list[int]:
+            ids = list(self.inner.get_node_ids())
+            return ids[:3] if self.round < 3 else ids[1:]
+
+        def stream_replies(
+            self, messages: Iterable[Message], *, timeout: float | None = None
+        ) -> Iterator[Message]:
+            self.round += 1
+            dead = next(iter(self.inner.get_node_ids())) if self.round == 3 else None
+            asked = [message for message in messages if message.metadata.dst_node_id != dead]
+            sizes.append([array_bytes(message.content) for message in asked])
+            return super().stream_replies(asked, timeout=timeout)
+
+    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        rng = np.random.default_rng((client, number))
+        steps = {name: rng.normal(0, 1e-3, x.shape).astype("f4") for name, x in model.items()}
+        return {name: x + steps[name] for name, x in model.items()}, {"num-examples": 1}
+
+    app = app_of(train, [FedSZMod(state_dir=tmp_path)])
+    nodes = [{"partition-id": i % 3} for i in range(4)]
+    start = {"w": np.random.default_rng(0).normal(size=(80, 90)).astype("f4")}
+    watched = Watched(Restarting(LocalGrid(app, nodes)))
+    records: list[RoundRecord] = []
+    sizes: list[list[int]] = []  # of streams, by round
+    grid = FedSZGrid(watched, on_round=records.append)
+    FedAvg(fraction_evaluate=0).start(grid, record_of(start), num_rounds=5)
+
+    assert [record.replies for record in records] == [3, 3, 2, 3, 3]
+    assert [len(record.failures) for record in records] == [0, 0, 1, 0, 0]
+    assert len(watched.down) == 15  # no message was sent twice
+    assert max(sizes[3]) < sizes[0][0] / 2

@@ -11,6 +11,7 @@ import pytest
 from flwr.app import Context, Message
 
 import fedsz
+from fedsz.core.coders import by_tensor
 from fedsz.errors import ConfigError, TooFewReplies
 from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg, fedbuff
 from fedsz.flower.records import stream_of
@@ -18,7 +19,6 @@ from fedsz.flower.refusal import Refusal
 from fedsz.flower.store import RecordStore
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.flower_compat import data_of
-from fedsz.methods.state import by_tensor
 from tests.federation import (
     CLIENTS,
     app_of,
@@ -217,6 +217,22 @@ def test_a_run_goes_on_from_what_the_grid_remembers() -> None:
 def test_hostile_replies_move_no_buffer_beyond_the_limit(name: str) -> None:
     inner = Hostile(REFUSED[name][0], CLIENTS - 1, clients=CLIENTS)
     model = trained(FedSZGrid(inner, 1e-3, rules="fleet"), 3, buffer=3)
+
+    start = initial()
+    most = 3 * 10 * max(steps_norm(moved(start, i), start) for i in range(CLIENTS))
+    assert steps_norm(model, start) < most
+
+
+class OneByOne(WrappedGrid):
+    """Has one reply at a time, that of client 0 first."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return list(self.inner.pull_messages(list(message_ids)[:1]))
+
+
+def test_the_first_reply_does_not_decide_alone_what_is_typical() -> None:
+    inner = Hostile(REFUSED["1e15"][0], 0, clients=CLIENTS)
+    model = trained(FedSZGrid(OneByOne(inner), 1e-3, rules="fleet"), 3, buffer=1)
 
     start = initial()
     most = 3 * 10 * max(steps_norm(moved(start, i), start) for i in range(CLIENTS))

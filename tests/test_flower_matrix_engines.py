@@ -13,7 +13,7 @@ pytest.importorskip("ray", reason="needs flwr[simulation]")
 
 from tests.flower_engine import LONG, ROOT, environment, flwr_run, superlink, supernodes
 
-pytestmark = [pytest.mark.repository, pytest.mark.slow]
+pytestmark = [pytest.mark.release, pytest.mark.repository, pytest.mark.slow]
 
 # Ray's processes must not stay in pytest's.
 PROGRAM = """

@@ -15,7 +15,7 @@ from fedsz.control.record import RoundRecord
 from fedsz.core.protocol import Request
 from fedsz.core.settings import Settings
 from fedsz.errors import CodecUnavailable, ConfigError
-from fedsz.flower import FedSZGrid, StreamingFedAvg
+from fedsz.flower import FedSZGrid, Rules, StreamingFedAvg
 from fedsz.flower.records import STYPE, is_sealed, note_of
 from tests.federation import (
     BOUND,
@@ -143,6 +143,23 @@ def test_clients_may_all_reply_something_else(strategy: type[FedAvg], same_model
 
     assert grid.take_traffic().replies == CLIENTS
     assert list(result.arrays) == ["adapter.weight"]
+
+
+@pytest.mark.parametrize("same_model", [True, False])
+def test_rules_say_nothing_of_the_model(same_model: bool) -> None:
+    """Replies may differ on purpose, with limits of norms and weights, too."""
+
+    class Unaveraged(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            return None, None
+
+    def edit(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return arrays if client else {"adapter.weight": np.ones((50, 60), np.float32)}
+
+    grid = FedSZGrid(grid_of(app_of(edit)), BOUND, rules=Rules(), same_model=same_model)
+    run(Unaveraged(fraction_evaluate=0), grid, rounds=1)
+
+    assert len(grid.take_traffic().failures) == (1 if same_model else 0)
 
 
 def test_a_client_without_the_mod_still_takes_part_without_a_fedszgrid() -> None:

@@ -182,10 +182,10 @@ def test_a_mean_beyond_its_dtype_is_the_end_of_its_range() -> None:
     start = {"half": np.zeros(3, np.float16), "byte": np.zeros(3, np.uint8)}
     onto = {"half": np.array([6e4, -6e4, -np.inf], np.float16), "byte": np.full(3, 250, np.uint8)}
     step = {"half": np.array([6e4, -6e4, 1], np.float16), "byte": np.full(3, 250, np.uint8)}
-    steps, claimed = Mean(steps=True), Mean()
+    steps, claimed = Mean(onto), Mean()
     add(steps, Update.open(to_record(dict(step)), model=start, reference=Reference(start)), 2.0)
 
-    ends = {name: from_array(name, array) for name, array in steps.result(onto).items()}
+    ends = {name: from_array(name, array) for name, array in steps.result().items()}
 
     assert ends["half"].tolist() == [65504, -65504, -np.inf]
     assert ends["byte"].tolist() == [250] * 3  # whole numbers are averaged, not added as steps

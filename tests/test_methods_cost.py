@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import fedsz
-from fedsz.core import pipeline
-from fedsz.errors import ConfigError, CorruptStream, LimitExceeded
-from fedsz.methods import Shared, TensorSpec, parse, symbols
+from fedsz.codecs.uniform import Uniform
+from fedsz.core import decode
+from fedsz.errors import CodecError, ConfigError, CorruptStream, LimitExceeded
+from fedsz.methods import Shared, TensorSpec, parse, parse_sent
 from fedsz.methods.base import Kind
-from fedsz.methods.payload import write
 from fedsz.methods.random_k import run, subset
-from fedsz.methods.symbols import FIXED, SINGLE, unpack
+from fedsz.methods.symbols import pack, unpack, write
 from fedsz.stream import CHAIN, MOST_CHAINS, Chain, Part, Tensor
 from fedsz.stream import write as write_stream
 from tests.hostile_headers import sealed_header
@@ -52,10 +52,7 @@ def test_methods_may_cost_what_their_settings_ask_for(shape: tuple[int, ...]) ->
         "sketch:columns=5%,rows=16",
         "rotate:block=1048576",
     ]:
-        spec = TensorSpec(shape)
-        chain = parse(text).sent(spec)
-        assert chain is not None
-        chain.require_affordable(spec)
+        parse(text).require_affordable(TensorSpec(shape))
 
 
 def test_what_no_receiver_would_decode_is_sent_without_loss() -> None:
@@ -69,9 +66,9 @@ def test_what_no_receiver_would_decode_is_sent_without_loss() -> None:
 def test_each_text_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     texts = ["topk:k=17>ternary", "topk:k=17>qsgd"] * 100
-    pipeline._parsed.cache_clear()
+    decode._parsed.cache_clear()
     monkeypatch.setattr(
-        pipeline.methods, "parse", lambda text, **how: read.append(text) or parse(text, **how)
+        decode.methods, "parse_sent", lambda text: read.append(text) or parse_sent(text)
     )
 
     for _ in range(2):
@@ -100,9 +97,8 @@ def test_a_stream_has_some_hundred_chains_at_most() -> None:
 def test_what_was_sent_as_it_is_is_the_receivers_own(text: str) -> None:
     x, chain = np.zeros((60, 50), np.float32), parse(text)
     spec = TensorSpec(x.shape)
-    (sent, _), plain = chain.encode(x, chain.init(spec), Shared(spec)), chain.sent(spec)
-    assert plain is not None
-    part = Part(0, write(plain, sent), None, (0,), CHAIN)
+    sent, _ = chain.encode(x, chain.init(spec), Shared(spec))
+    part = Part(0, write(chain, sent), None, (0,), CHAIN)
     blob = bytearray(write_stream([Tensor("w", 0, x.shape)], [part], None, [Chain(text, 0, 0, 0)]))
 
     y = fedsz.decompress(blob, as_numpy=True)["w"]
@@ -153,21 +149,20 @@ def test_a_drawn_run_goes_on_at_the_start(size: int, k: int) -> None:
         )
 
 
-def numbers(mode: int, zigzag: Any, width: int = 0) -> bytes:
-    """Numbers, coded in one of the modes."""
-    x = np.asarray(zigzag, np.int64)
-    if mode == FIXED:
-        bits = [symbols._pack_bits(x >> b & 1) for b in range(width)]
-        return bytes([FIXED, width, *b"".join(bits)])
-    return bytes([mode]) + symbols._BY_FREQUENCY.encode(x.astype(np.float32), 0.499)
+def test_levels_take_four_bytes_and_those_that_are_too_large_are_refused() -> None:
+    levels = np.array([0, -1, 1, -1000, 1 << 22] * 30_000)
 
-
-@pytest.mark.parametrize("mode", [FIXED, SINGLE])
-def test_levels_take_four_bytes_in_each_mode(mode: int) -> None:
-    levels = np.array([0, -1, 1, -1000, 2**21 - 1] * 30_000)
-    zigzag = levels << 1 ^ levels >> 63
-
-    found = unpack(Kind.LEVELS, numbers(mode, zigzag, 22), levels.size, TensorSpec(levels.shape))
+    found = unpack(Kind.LEVELS, pack(Kind.LEVELS, levels), levels.size, TensorSpec(levels.shape))
 
     assert found.dtype == np.int32
     assert np.array_equal(found, levels)
+    with pytest.raises(CodecError, match="a level of 4194305; limit 4194304"):
+        pack(Kind.LEVELS, -1 - levels)
+
+
+@pytest.mark.parametrize("level", [np.nan, np.inf, -float(1 << 23)])
+def test_a_level_that_is_none_is_refused(level: float) -> None:
+    data = Uniform().encode(np.array([1, level, 2], np.float32), 0.1)
+
+    with pytest.raises(CorruptStream, match="a level out of range"):
+        unpack(Kind.LEVELS, data, 3, TensorSpec((3,)))

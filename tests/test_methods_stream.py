@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import fedsz
+from fedsz.core.coders import PipelineCoder
+from fedsz.core.decode import PipelineDecoder
 from fedsz.core.encode import compress_measured
-from fedsz.core.lossless import Entry
-from fedsz.core.pipeline import PipelineCoder, PipelineDecoder
 from fedsz.core.settings import Settings
+from fedsz.core.tensors import Entry
 from fedsz.errors import (
     ConfigError,
     CorruptStream,
@@ -24,11 +25,9 @@ from fedsz.errors import (
     ReferenceMismatch,
     UnsupportedStream,
 )
-from fedsz.methods import Shared, TensorSpec, parse
+from fedsz.methods import Chain, Shared, TensorSpec, parse
 from fedsz.methods.base import Kind, dense
-from fedsz.methods.combinators import Chain
-from fedsz.methods.payload import read, write
-from fedsz.methods.symbols import pack, unpack
+from fedsz.methods.symbols import pack, read, unpack, write
 from fedsz.methods.top_k import TopK
 from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, Part, Reader, Tensor
 from fedsz.stream import Chain as Record
@@ -94,7 +93,6 @@ def test_compress_keeps_no_state() -> None:
         ("nope", "no method 'nope'"),
         ("topk:k=0", "number of elements"),
         ("feedback>topk", "no plain pipeline"),
-        ("*?topk|sign", "no plain pipeline"),
         ("fedpaq", "no method 'fedpaq'"),
         (">".join(["topk"] * 9), "chain of 9 stages"),
     ],
@@ -129,7 +127,7 @@ def test_indices_beyond_the_tensor() -> None:
 def test_a_gap_that_is_no_number_of_63_bits_is_no_index() -> None:
     """In 48 bits and a unary rest it would be -2^48, an index of no element."""
     width, unary = 48, np.packbits(np.arange(1 << 16) == (1 << 16) - 1, bitorder="little")
-    gaps = bytes([0, width]) + bytes(width) + unary.tobytes()
+    gaps = bytes([width]) + bytes(width) + unary.tobytes()
     length = bytes([len(gaps) & 0x7F | 0x80, len(gaps) >> 7 & 0x7F])
     data = b"\1" + length + gaps + raw((1, ONE))
 
@@ -154,8 +152,8 @@ FIRST = pack(Kind.INDICES, INDICES[:1])
         (raw((1, pack(Kind.INDICES, INDICES)), (1, ONE)), "gaps do not decode"),
         (raw((1, FIRST), (1, ONE)) + b"\0", "behind the last symbols"),
         (raw((1, FIRST)), "ends early"),
-        (raw((1, b"\7\0")), "mode 7"),
-        (raw((0, b"")), "without their first byte"),
+        (raw((1, b"\61\0")), "no width"),
+        (raw((0, b"")), "no width"),
         (b"\xff" * 12, "more than 9 bytes"),
     ],
 )
@@ -181,10 +179,9 @@ flat = {"shape": st.integers(0, 300)}
 
 @given(
     st.one_of(
-        st.tuples(st.just(Kind.SIGNS), npst.arrays(np.bool_, **flat)),
         st.tuples(
             st.just(Kind.LEVELS),
-            npst.arrays(np.int64, **flat, elements=st.integers(-(1 << 46), 1 << 46)),
+            npst.arrays(np.int64, **flat, elements=st.integers(-(1 << 22), 1 << 22)),
         ),
         st.tuples(
             st.just(Kind.INDICES),
@@ -223,11 +220,11 @@ def test_more_than_there_is_sends_the_tensor_as_it_is(text: str, shape: tuple[in
 def test_a_state_of_another_model_is_begun_anew(text: str) -> None:
     ours, theirs = ordinary(3), ordinary(4, 900)
     before = PipelineCoder(parse(text))
-    before.encode(Entry(0, "fc.weight", theirs), None)
+    before.encode(Entry(0, "fc.weight", theirs))
     assert before.state
 
     goes_on, fresh = PipelineCoder(parse(text), earlier=before.state), PipelineCoder(parse(text))
-    payloads = [coder.encode(Entry(0, "fc.weight", ours), None) for coder in (goes_on, fresh)]
+    payloads = [coder.encode(Entry(0, "fc.weight", ours)) for coder in (goes_on, fresh)]
 
     assert payloads[0] == payloads[1]
     assert payloads[0] is not None
@@ -238,7 +235,7 @@ def test_a_tensor_with_nan_forgets_its_state() -> None:
     x[3, 4] = np.nan
     coder = PipelineCoder(parse("dgc>topk"))
 
-    assert coder.encode(Entry(0, "fc.weight", x), None) is None
+    assert coder.encode(Entry(0, "fc.weight", x)) is None
     assert coder.state == {}
 
 

@@ -13,7 +13,7 @@ nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 
-pytestmark = pytest.mark.repository
+pytestmark = [pytest.mark.release, pytest.mark.repository]
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "compare_codecs.ipynb"
 

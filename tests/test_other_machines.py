@@ -77,7 +77,7 @@ COMPILED = {
     "x86_64-linux-musl": WINDOWS,
 }
 
-pytestmark = [pytest.mark.repository, pytest.mark.timeout(900)]  # to compile
+pytestmark = [pytest.mark.release, pytest.mark.repository, pytest.mark.timeout(900)]  # to compile
 
 
 @pytest.fixture(scope="module", params=[AARCH64, WINDOWS], ids=["aarch64", "windows"])

@@ -23,15 +23,15 @@ import pytest
 import fedsz
 from fedsz.arrays import Layout
 from fedsz.codecs import CODECS
+from fedsz.core.coders import PipelineCoder
 from fedsz.core.encode import compress_measured
-from fedsz.core.pipeline import PipelineCoder
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.errors import FedszError
 from fedsz.flower.mean import Mean
 from fedsz.flower.records import sealed
 from fedsz.flower.update import Update
-from fedsz.methods import Stage, all_methods, parse, parts_of
+from fedsz.methods import Stage, all_methods, parse
 from fedsz.stream import BITS, DIFFERENCE, VALUES, Limits, Reader
 from tests.fuzz import mutated, resealed
 from tests.hostile_headers import HOSTILE
@@ -201,7 +201,7 @@ CHAINS = [
     *("rtopk:k=20%,among=30%", "threshold:k=30%", "sbc:k=50%", "sign", "ternary", "natural"),
     *("randk", "randk:k=12%", "randk:k=50%>zstd", "randk:k=50%,block=1", "randk:k=70%,own=1"),
     *("qsgd", "qsgd:bits=8,bucket=0", "qsgd:bits=2,norm=max", "centroids:bits=8"),
-    *("uveqfed", "uveqfed:step=0.0001", "uveqfed:lattice=hexagonal", "rotate>qsgd"),
+    *("uveqfed", "uveqfed:lattice=hexagonal", "rotate>qsgd"),
     "layered",
     *("powersgd", "powersgd:rank=64>uniform@std:1", "atomo"),
     *("sketch:columns=50%", "sketch:columns=5%,rows=3", "fp16"),
@@ -212,7 +212,7 @@ SLACK = 3 * MB  # some chunks
 
 
 def test_every_method_is_among_the_chains() -> None:
-    found = {part.name for text in CHAINS for part in parts_of(parse(text))}
+    found = {part.name for text in CHAINS for part in parse(text).stages}
 
     assert {method.name for method in all_methods() if isinstance(method, Stage)} <= found
 
@@ -224,7 +224,6 @@ def test_a_pipeline_costs_two_and_a_half_times_the_model(text: str, way: str) ->
     rng = np.random.default_rng(0)
     receiver = Receiver({"w": rng.random((SMALL // 4 // 128, 128), np.float32)})
     step = rng.laplace(size=receiver.base["w"].shape).astype(np.float32)
-    step[0, 0] = 1e4  # numbers that do not fit into a float32
     of, after = (None, step) if way == "values" else (receiver.reference, receiver.base["w"] + step)
     blob, _ = compress_measured({"w": after}, Settings(), of, coder=PipelineCoder(parse(text)))
     assert Reader(blob).header.chains
@@ -239,6 +238,6 @@ def test_a_pipeline_costs_two_and_a_half_times_the_model(text: str, way: str) ->
     finally:
         tracemalloc.stop()
 
-    first, size = parts_of(parse(text))[0], SMALL // 4
+    first, size = parse(text).stages[0], SMALL // 4
     kept = first.k.of(size) / size if hasattr(first, "k") else 0.0
     assert max(decoding, adding) <= max(2.5, 1 + 3 * kept) * SMALL + SLACK

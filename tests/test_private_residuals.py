@@ -10,11 +10,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 
 from fedsz.core.client import RESIDUAL
+from fedsz.core.coders import by_tensor
 from fedsz.core.settings import Settings
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.differential_privacy import under_privacy
 from fedsz.flower.store import RecordStore
-from fedsz.methods.state import by_tensor
 from fedsz.privacy.flower_client import LocalNoise
 from tests.federation import app_of, around, record_of, to_arrays
 from tests.small_model import model

@@ -9,11 +9,13 @@ from typing import get_type_hints
 import pytest
 
 from fedsz.control.record import (
+    SUMS,
     VERSION,
     ClientRecord,
     Decision,
     Failure,
     RoundRecord,
+    Traffic,
 )
 from fedsz.control.round_numbers import numbers
 from fedsz.core.settings import Settings
@@ -80,3 +82,12 @@ def test_a_sweep_has_a_column_for_every_number() -> None:
     assert columns.keys() <= results.SWEEP.columns.keys()
     assert (columns["failures"], columns["ratio"], columns["sent_up"]) == (1, 100.0, 10)
     assert results.SWEEP.version == VERSION
+
+
+def test_every_number_of_traffic_adds_up_or_is_a_median_or_a_maximum() -> None:
+    kinds = get_type_hints(Traffic)
+    counted = {name for name, kind in kinds.items() if kind in (int, float, float | None)}
+
+    others = {"max_error", "tensors", "lossy", "energy_fraction", "residual_ratio"}
+    assert set(SUMS) == counted - others
+    assert not set(SUMS) & others

@@ -10,7 +10,6 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 from fedsz.core.encode import compress_measured
-from fedsz.core.framed import FRAMED_FROM, file_of, framed
 from fedsz.core.settings import Settings
 from fedsz.errors import CorruptStream, LimitExceeded
 from fedsz.flower.records import from_array, sealed, to_array
@@ -94,34 +93,3 @@ def test_a_shape_that_no_array_has_is_refused(shape: tuple[int, ...]) -> None:
 
     with pytest.raises(CorruptStream, match="is not"):
         from_array("x", Array("uint8", (0,), "numpy.ndarray", data))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.int64, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("shape", [(300, 200), (3, 5), (1 << 17,), ()])
-def test_an_array_in_a_numpy_file_is_no_copy(dtype: type, shape: tuple[int, ...]) -> None:
-    x, room = framed(shape, np.dtype(dtype))
-    room[:] = np.arange(room.size) % 97
-    array = to_array(x)
-    file = file_of(x)
-
-    assert (file is not None) == (x.nbytes >= FRAMED_FROM)
-    assert file is None or (array.data is file and not x.flags.writeable)
-    assert np.frombuffer(array.data, np.uint8)[-room.size :].tolist() == room.tolist()
-    assert from_array("x", array).tobytes() == x.tobytes()
-    assert array.data == to_array(x.copy()).data
-    assert to_array(from_array("x", array)).data is array.data
-
-
-def test_a_part_of_a_numpy_file_is_a_copy() -> None:
-    x, room = framed((300, 200), np.dtype(np.float32))
-    room[:] = 1
-    for part in (x[1:], x.T, x.reshape(-1), x.view(np.int32), x[:, ::2]):
-        assert file_of(part) is None
-        assert np.array_equal(from_array("x", to_array(np.ascontiguousarray(part))), part)
-    again = np.frombuffer(bytes(file_of(x) or b""), np.float32, x.size)  # of the header's bytes too
-    assert file_of(again.reshape(x.shape)) is None
-
-
-def test_more_memory_than_there_is_is_refused() -> None:
-    with pytest.raises((MemoryError, ValueError)):
-        framed((1 << 56,), np.dtype(np.float32))

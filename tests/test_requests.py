@@ -113,7 +113,7 @@ def test_an_app_that_fails_is_counted_for_its_node(engine: str, way: str) -> Non
     with ENGINES[engine](app_of(edit)) as inner:
         grid = FedSZGrid(inner, "std:1")
         records: list[Any] = []
-        grid._book._on_round = records.append
+        grid._statistics._on_round = records.append
 
         assert WAYS[way](grid, 2) == 2 * (CLIENTS - 1)
         grid.end_round()
@@ -162,7 +162,9 @@ def test_a_reply_for_another_node_counts_for_who_was_asked(way: str) -> None:
     one, other, *_ = inner.get_node_ids()
     grid = FedSZGrid(FaultyGrid(inner, {one: for_another(other), other: for_another(one)}), "std:1")
     nodes: list[str] = []
-    grid._book._on_round = lambda record: nodes.extend(client.node for client in record.clients)
+    grid._statistics._on_round = lambda record: nodes.extend(
+        client.node for client in record.clients
+    )
 
     assert WAYS[way](grid, 3) == 3 * CLIENTS
     grid.end_round()
@@ -295,4 +297,4 @@ def test_a_second_start_is_a_new_run() -> None:
     first, second = run(grid), run(grid)
 
     assert np.allclose(first, second, rtol=1e-4)  # but for the order of the clients
-    assert grid._book.controller.next_round == 3
+    assert grid._statistics.controller.next_round == 3

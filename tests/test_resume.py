@@ -36,7 +36,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "both ways": {"update": "delta+ef", "error_bound": "std:2", "downlink": "std:1"},
     "schedule": {"policy": "schedule:first=std:2,last=std:1", "update": "delta+ef"},
     "drawn": {"update": "randk:k=30%,own=1>qsgd"},
-    "nested state": {"update": "matrix?adaptive>ecx>topk:k=3%|*?dgc>topk:k=5%>ternary"},
+    "nested state": {"update": "adaptive>dgc>topk:k=5%>ternary"},
     "secure": {"secure_sum": 16, "downlink": "std:1"},
     "secure, few bits": {"secure_sum": 6},
     "no residual": {"update": "delta", "error_bound": "std:1", "downlink": "step:0.5"},

@@ -22,6 +22,7 @@ CHECKS = ["misaligned", "threads", "widths", "mode", "kernels", "quotients", "pa
 CHECKS += ["packed16", "packed32", "digests"]
 
 pytestmark = [
+    pytest.mark.release,
     pytest.mark.skipif(not (COMPILER and CMAKE), reason="needs a C++ compiler and cmake"),
     pytest.mark.repository,
     pytest.mark.timeout(900),  # to compile

@@ -10,9 +10,9 @@ import pytest
 from flwr.app import ArrayRecord, Context, Message
 
 from fedsz.core.client import RESIDUAL
+from fedsz.core.coders import by_tensor
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, SecureMember, SecureSum, StreamingFedAvg
 from fedsz.flower.store import RecordStore
-from fedsz.methods.state import by_tensor
 from tests.federation import app_of, around, record_of, to_arrays
 
 CLIENTS, ROUNDS = 5, 5

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
-from flwr.serverapp.strategy import FedAvg
 from safetensors.numpy import save_file
 
 from fedsz.control.record import Traffic
@@ -18,7 +17,7 @@ from fedsz.experiments.sweep_worker import grid_of as grid_of_run
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
-from tests.federation import CLIENTS, app_of, initial, moved, record_of
+from tests.federation import CLIENTS, app_of, initial, record_of
 
 Initial = str | Path | Callable[[], Any] | None
 
@@ -62,22 +61,6 @@ def test_a_model_that_clients_have_is_not_sent(tmp_path: Path, by_path: bool) ->
     assert 20 * had.sent_down < lacked.sent_down < lacked.raw_down
     for name, x in model.items():  # but for the order in which replies are added up
         np.testing.assert_allclose(x, same[name], rtol=0, atol=1e-6)
-
-
-def test_the_first_model_hardly_moves() -> None:
-    seen: list[dict[str, np.ndarray]] = []
-    app = app_of(lambda i, arrays: seen.append(arrays) or moved(arrays, i), mods=())
-    mod = FedSZMod(initial=weights)
-    grid = FedSZGrid(
-        LocalGrid(lambda m, c: mod(m, c, app), [{"partition-id": 0}]),  # type: ignore[arg-type]
-        shared_initial=True,
-    )
-    FedAvg(fraction_evaluate=0, min_train_nodes=1, min_available_nodes=1).start(
-        grid, record_of(weights()), num_rounds=1
-    )
-
-    for name, x in weights().items():
-        np.testing.assert_allclose(seen[0][name], x, rtol=0, atol=2.0**-9 * np.abs(x).max())
 
 
 def changed(name: str, dtype: type, at: int) -> dict[str, np.ndarray]:

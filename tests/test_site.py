@@ -19,7 +19,7 @@ pytest.importorskip("mkdocs")
 pytest.importorskip("material")
 pytest.importorskip("mkdocstrings")
 
-pytestmark = [pytest.mark.repository, pytest.mark.slow]
+pytestmark = [pytest.mark.release, pytest.mark.repository, pytest.mark.slow]
 # What a newcomer wants to do, and a text of the page that says how.
 TASKS = {
     "compress a file": "fedsz compress",

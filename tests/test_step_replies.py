@@ -10,11 +10,10 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.core.client import RESIDUAL
-from fedsz.core.reference import Reference
-from fedsz.core.step import is_step
+from fedsz.core.coders import by_tensor
+from fedsz.core.reference import Reference, is_step
 from fedsz.flower import FedSZGrid, LocalGrid
 from fedsz.flower.store import RecordStore
-from fedsz.methods.state import by_tensor
 from tests.federation import app_of, around, record_of, to_arrays
 from tests.small_model import model
 

@@ -12,16 +12,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 import fedsz
 from fedsz.codecs import CODECS
-from fedsz.core.coders import CodecCoder, UpdateCoder
+from fedsz.core.coders import CodecCoder
 from fedsz.core.decode import unpack
 from fedsz.core.encode import compress_measured
-from fedsz.core.reference import Reference
+from fedsz.core.feedback import UpdateCoder
+from fedsz.core.reference import MOST, Reference, bounds_of_step, energies
 from fedsz.core.settings import Settings
-from fedsz.core.step import MOST, bounds_of_step, energies
 from fedsz.errors import ConfigError, ReferenceMismatch
 from fedsz.stream import Reader
 from fedsz.stream.format import DIFFERENCES
@@ -104,15 +103,6 @@ def test_a_difference_beyond_all_multiples_of_a_step_goes_exactly() -> None:
 
     assert x.nbytes > 20 * nbytes
     assert arrived["w"].tobytes() == x.tobytes()
-
-
-def test_std_is_of_the_difference() -> None:
-    before, after = models()
-
-    back, _ = received(after, before, "std:1")
-
-    x, y, base = (state["fc.weight"] for state in (after, back, before))
-    assert 0 < errors(x, y) <= float((x - base).std(dtype=np.float64)) < 0.1 * x.std()
 
 
 @pytest.mark.parametrize("codec", LOSSY, ids=lambda codec: codec.name)
@@ -239,24 +229,6 @@ def test_the_bound_is_of_the_whole_step_and_of_a_tensors_own_at_most() -> None:
     assert bounds["large.weight"] == pytest.approx(0.5 * 2 * whole, rel=1e-5)
     assert bounds["small.weight"] == pytest.approx(2 * MOST * own, rel=1e-5)
     assert bounds["frozen.weight"] == pytest.approx(2 * whole, rel=1e-5)
-
-
-@given(
-    codec=st.sampled_from(BOUNDED),
-    dtype=st.sampled_from(DTYPES),
-    seed=seeds,
-    value=st.sampled_from([0.1, 1.0, 5.0]),
-)
-def test_no_error_exceeds_a_step_bound(codec: Any, dtype: Any, seed: int, value: float) -> None:
-    before, after = decades(np.random.default_rng(seed), dtype)
-    config = Settings(error_bound=f"step:{value}")
-    bounds = bounds_of_step(energies(after, Reference(before), config), config)
-
-    back, _ = received(after, before, f"step:{value}", codec=codec)
-
-    for name, x in after.items():
-        error = np.abs(back[name].astype(np.float64) - x.astype(np.float64)).max()
-        assert error <= bounds.get(name, 0.0)
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 3e38])

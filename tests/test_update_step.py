@@ -101,9 +101,9 @@ def test_a_step_is_put_onto_the_servers_own_model() -> None:
 
 def test_a_step_counts_as_its_scale_says() -> None:
     model = {"w": np.ones(SHAPE, np.float32)}
-    update, arrays = updated({"w": model["w"] + 1}, model, model)
+    update, _ = updated({"w": model["w"] + 1}, model, model)
 
-    assert np.allclose(update.scaled(0.25).scaled_arrays(arrays)["w"], 1.25)
+    assert np.allclose(update.scaled(0.25).arrays()["w"], 1.25)
 
 
 def test_a_reply_to_an_exact_broadcast_passes_to_the_bit() -> None:

@@ -1,13 +1,7 @@
 // fedsz.codecs._methods: see fedsz/codecs/_methods.pyi.
 
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-
-#include <algorithm>
-#include <limits>
-#include <new>
-#include <utility>
 
 #include "corrupt.hpp"
 #include "methods.hpp"
@@ -18,19 +12,6 @@ namespace {
 
 using namespace fedsz;
 using methods::Draws;
-
-using Octets = nb::ndarray<std::uint8_t, nb::numpy, nb::ndim<1>, nb::device::cpu>;
-
-// A bytes object that begins with `head`, and the rest of it.
-std::pair<nb::bytes, Octets> framed(nb::handle head, std::size_t size) {
-    const Bytes first(head);
-    const std::size_t start = first.span().size();
-    if (size > std::numeric_limits<std::size_t>::max() / 2 - start) throw std::bad_alloc();
-    nb::bytes whole = new_bytes(start + size);
-    const auto all = bytes_to_fill(whole);
-    std::ranges::copy(first.span(), all.begin());
-    return {whole, Octets(all.data() + start, {size}, whole)};
-}
 
 void words(std::uint64_t key, std::uint64_t start, Flat<std::uint64_t> out) {
     const auto to = span_of(out, "out");
@@ -143,7 +124,6 @@ void define(nb::module_& m) {
 
 NB_MODULE(_methods, m) {
     nb::exception<CorruptPayload>(m, "CorruptPayload", PyExc_ValueError);
-    m.def("framed", &framed, nb::arg("head"), nb::arg("size"));
     m.def("words", &words, nb::arg("key"), nb::arg("start"), nb::arg("out").noconvert());
     m.def("uniforms", &uniforms, nb::arg("key"), nb::arg("start"), nb::arg("out").noconvert());
     m.def("hexagonal_dither", &hexagonal_dither, nb::arg("key"), nb::arg("start"),

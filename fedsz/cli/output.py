@@ -59,7 +59,7 @@ def failure_as_json(*, json: bool) -> Iterator[None]:
 
 def warn_of_update(config: RunConfig) -> None:
     """Print a warning, on stderr, where a run's updates lose for good what they leave out."""
-    from fedsz.flower.book import why_biased
+    from fedsz.flower.round_statistics import why_biased
 
     warn(why_biased(config.compression))
 

@@ -99,8 +99,8 @@ class RunTable(StatusLine):
             self.say(f"all rounds were over; results in {done.run_dir}")
             return
         of = done.totals
-        rounds = "round" if of.rounds == 1 else "rounds"
-        took = f"after {of.rounds} {rounds} in {of.seconds:.1f} s"
+        rounds = "round" if done.rounds == 1 else "rounds"
+        took = f"after {done.rounds} {rounds} in {done.round_seconds:.1f} s"
         lines = [f"{outcome(self._round.accuracy, self._round.loss)} {took}"]
         if of.sent_up:
             ratio = f"{of.raw_up / of.sent_up:.2f}x smaller ({size(of.wire_up)} on the wire)"

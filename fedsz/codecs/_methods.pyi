@@ -19,12 +19,6 @@ Doubles = npt.NDArray[np.float64]
 class CorruptPayload(ValueError):
     """The bytes are no code of that many gaps."""
 
-def framed(head: bytes, size: int) -> tuple[bytes, npt.NDArray[np.uint8]]:
-    """Return a bytes object that begins with ``head``, and its other ``size`` bytes, to be filled.
-
-    Nobody else must see the object before.
-    """
-
 def words(key: int, start: int, out: npt.NDArray[np.uint64]) -> None:
     """Fill ``out`` with random words of a key, from number ``start`` on; see `Shared.words`."""
 

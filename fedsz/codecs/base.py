@@ -78,14 +78,14 @@ class Opened(Protocol):
 
 
 class OpenedArray:
-    """An array that is there as it is."""
+    """An array ``x`` that is there as it is."""
 
     def __init__(self, x: AnyArray, base: AnyArray | None = None) -> None:
-        self._x, self.energy = x, energy(x, base)
+        self.x, self.energy = x, energy(x, base)
 
     def add(self, sums: AnyArray, weight: float) -> None:
         """Do as `Opened.add`."""
-        add_scaled(self._x, weight, sums)
+        add_scaled(self.x, weight, sums)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import DTYPES, Buffer, New, new_memory, octets, wide
+from fedsz.arrays import DTYPES, Buffer, octets, wide
 from fedsz.codecs import _uniform
 from fedsz.codecs.base import (
     FLOAT32,
@@ -123,20 +123,19 @@ class Uniform(Codec):
         shape: Sequence[int],
         dtype: npt.DTypeLike = FLOAT32,
         base: AnyArray | None = None,
-        new: New = new_memory,
     ) -> AnyArray:
-        """Do as `Codec.decode`, into memory that is ``new``."""
         dtype, n = np.dtype(dtype), math.prod(shape)
         onto = base if dtype in WIDE else None
         try:
-            y, room = new(shape, dtype)
+            y = np.empty(n, dtype)
         except (MemoryError, ValueError) as err:
             raise CorruptStream(f"{n} elements are more than fit into memory") from err
         with refusing_corrupt():
             _uniform.decode(
-                *(payload, DTYPE_IDS[dtype], room, self._threads(n), ""),
+                *(payload, DTYPE_IDS[dtype], y.view(np.uint8), self._threads(n), ""),
                 None if onto is None else octets(onto),
             )
+        y = y.reshape(shape)
         if base is None or onto is not None:
             return y
         with np.errstate(over="ignore", invalid="ignore"):
@@ -221,7 +220,7 @@ def compare(
     return Comparison(*_uniform.compare(octets(x), octets(base), *how, added, weight))
 
 
-class refusing_corrupt:  # noqa: N801 - no generator, as `fedsz.core.lossy.located`
+class refusing_corrupt:  # noqa: N801 - no generator, as `fedsz.core.tensors.located`
     """Translates the native module's exception into `CorruptStream`."""
 
     def __enter__(self) -> None: ...

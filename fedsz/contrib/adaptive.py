@@ -11,12 +11,11 @@ import numpy as np
 from fedsz.arrays import NDArray
 from fedsz.codecs.spread import energy
 from fedsz.errors import ConfigError
-from fedsz.methods.base import Coded, Kind, Shared, Stage, State, TensorSpec
-from fedsz.methods.combinators import Chain, Transform, Wrapper, parts_of
-from fedsz.methods.state import branch, within
+from fedsz.methods import Chain, Shared, Stage, State, TensorSpec, Wrapper
+from fedsz.methods.base import Coded, Kind
 from fedsz.spec_strings import Choice, setting
 
-NORM, TYPICAL = "norm", "typical"
+NORM, TYPICAL = "adaptive.norm", "adaptive.typical"
 SMOOTHING: Final = 0.1  # weight of a round in the typical variance
 
 
@@ -31,7 +30,7 @@ class Regime(Choice):
 class Adaptive(Wrapper):
     """More elements where an update is unlike those before, tensor by tensor.
 
-    Where its inner transform has `Feedback`, an update is the sum of tensor and residual.
+    Where there is `Feedback` inside, an update is the sum of tensor and residual.
 
     With ``by=change``, ACCORDION (Agarwal et al. 2021): ``times`` as many elements in the first
     round, and where the l2 norm n differs by a share of ``threshold`` from n' of the round before:
@@ -42,13 +41,12 @@ class Adaptive(Wrapper):
     and at least by its inverse.
 
     Attributes:
-        inner: a chain with a sparsifier that has a ``k`` and sends positions.
         by: the rule.
         times: the largest factor of k, 1 at least.
         threshold: of ``by=change``, above 0.
 
     Raises:
-        ConfigError: a setting is out of range, or ``inner`` has no such sparsifier.
+        ConfigError: a setting is out of range.
     """
 
     name = "adaptive"
@@ -58,23 +56,21 @@ class Adaptive(Wrapper):
     times: float = setting(10.0, 1)
     threshold: float = setting(0.5, 0, above=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        have = parts_of(self.inner)
-        if have and not any(map(_has_k, have)):
-            raise ConfigError(f"adaptive needs a part with a k, such as topk; got {self.inner}")
+    def check(self, inner: Chain) -> None:
+        """Raise `ConfigError` unless a sparsifier in ``inner`` has a ``k`` and sends positions."""
+        if not any(map(_has_k, inner.stages)):
+            raise ConfigError(f"adaptive needs a part with a k, such as topk; got {inner}")
 
     def init(self, spec: TensorSpec) -> State:
-        return {NORM: np.zeros(1), TYPICAL: np.zeros(1), **branch(self.inner.init(spec))}
+        return {NORM: np.zeros(1), TYPICAL: np.zeros(1)}
 
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Coded, State]:
+    def encode(self, inner: Chain, x: NDArray, state: State, shared: Shared) -> tuple[Coded, State]:
         norm, variance = math.sqrt(energy(x)), float(x.var(dtype=np.float64)) if x.size else 0.0
         typical = float(state[TYPICAL][0]) or variance
         factor = self._factor(norm, float(state[NORM][0]), variance, typical)
-        coded, inner_state = keeping(self.inner, factor).encode(x, within(state), shared)
+        coded, after = with_k_times(inner, factor).encode(x, state, shared)
         typical += SMOOTHING * (variance - typical)
-        own = {NORM: np.array([norm]), TYPICAL: np.array([typical])}
-        return coded, {**own, **branch(inner_state)}
+        return coded, {**after, NORM: np.array([norm]), TYPICAL: np.array([typical])}
 
     def _factor(self, norm: float, before: float, variance: float, typical: float) -> float:
         """Return what k is multiplied by."""
@@ -84,15 +80,13 @@ class Adaptive(Wrapper):
         return min(max(ratio, 1 / self.times), self.times)
 
 
-def keeping(transform: Transform, factor: float) -> Transform:
-    """Return a transform whose sparsifiers keep ``factor`` times as many elements."""
-    if isinstance(transform, Wrapper):
-        return replace(transform, inner=keeping(transform.inner, factor))
-    parts: list[Any] = parts_of(transform)
-    scaled = (replace(part, k=part.k.times(factor)) if _has_k(part) else part for part in parts)
-    return Chain(tuple(scaled))
+def with_k_times(chain: Chain, factor: float) -> Chain:
+    """Return a chain whose sparsifiers keep ``factor`` times as many elements."""
+    stages: tuple[Any, ...] = chain.stages
+    scaled = (replace(s, k=s.k.times(factor)) if _has_k(s) else s for s in stages)
+    return replace(chain, stages=tuple(scaled))
 
 
-def _has_k(part: Stage | Wrapper) -> bool:
-    """Say whether a part has a k of which its receiver need not know."""
-    return isinstance(part, Stage) and hasattr(part, "k") and Kind.INDICES in part.symbols.values()
+def _has_k(stage: Stage) -> bool:
+    """Say whether a stage has a k of which its receiver need not know."""
+    return hasattr(stage, "k") and Kind.INDICES in stage.symbols.values()

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from fedsz.control.policy import NextRound, Policy, changed, scaled
 from fedsz.control.record import Decision, RoundRecord
@@ -39,14 +39,7 @@ class Steps(Choice):
 
 
 _BITS: Final = 32  # of an element that is sent as it is
-
-
-class UploadTimes(NamedTuple):
-    """Seconds that the slowest uploads of rounds took: L, that of the round before, and L'."""
-
-    now: float
-    before: float
-    mean: float
+_LEAST: Final = 0.001  # rho that is asked for
 
 
 @dataclass(frozen=True)
@@ -74,13 +67,11 @@ class Dc2(Policy):
 
     Attributes:
         rule: one of `Steps`.
-        seconds: what a round's slowest upload may take, L*; 0 takes ``share``.
-        share: of the round's own seconds, where ``seconds`` is 0.
+        seconds: what a round's slowest upload may take, L*.
         gain: of DA1 and DA4, in rho.
         add: what rho may grow in a round.
         cut: what DA3 takes off it.
         width: of DA5's band, on either side of L*, as a share of it.
-        floor: the least rho asked for.
         low, high: limits of what the bound is multiplied with, around 1.
 
     Raises:
@@ -90,13 +81,11 @@ class Dc2(Policy):
     name = "dc2"
 
     rule: Steps = Steps.AIMD
-    seconds: float = setting(0.0, 0)
-    share: float = setting(0.25, 0, above=True)
+    seconds: float = setting(10.0, 0, above=True)
     gain: float = setting(0.02, 0, above=True)
     add: float = setting(0.01, 0, above=True)
     cut: float = setting(0.02, 0, above=True)
     width: float = setting(0.25, 0, 1, above=True, below=True)
-    floor: float = setting(0.001, 0, 1, above=True)
     low: float = setting(0.125, 0, 1, above=True)
     high: float = setting(64.0, 1)
 
@@ -107,18 +96,17 @@ class Dc2(Policy):
     def observe(self, state: Uploads, record: RoundRecord, /) -> Uploads:
         """Take a step, if the round's uploads were timed."""
         latency, rho = upload_seconds(record), sent_ratio(record)
-        target = self.seconds or self.share * record.seconds
-        if latency is None or rho is None or not 0 < target < math.inf:
+        if latency is None or rho is None:
             return state
         state = replace(state, seconds=state.seconds + latency, count=state.count + 1)
         before = state.before if state.count > 1 else latency
-        times = UploadTimes(latency, before, state.seconds / state.count)
-        asked = min(max(self.step(rho, times, target), self.floor), 1.0)
+        asked = self.step(rho, latency, before, state.seconds / state.count)
+        asked = min(max(asked, _LEAST), 1.0)
         factor = state.factor * math.exp2(_BITS * (rho - asked))
         return replace(
             state,
             factor=min(max(factor, self.low), self.high),
-            reason=f"{latency:.3g} s of {target:.3g} s, ratio {rho:.4g} to be {asked:.4g}",
+            reason=f"{latency:.3g} s of {self.seconds:.3g} s, ratio {rho:.4g} to be {asked:.4g}",
             before=latency,
         )
 
@@ -128,20 +116,21 @@ class Dc2(Policy):
         why = f"dc2 {self.rule} x{state.factor:.4g}: {state.reason}"
         return changed(decision, why, error_bound=bound)
 
-    def step(self, rho: float, times: UploadTimes, target: float) -> float:
-        """Return the sent ratio to aim at, before limits.
+    def step(self, rho: float, now: float, before: float, mean: float) -> float:
+        """Return the sent ratio to aim at, before limits, after a round of ratio ``rho``.
 
-        ``rho`` is that of the last round, and ``target`` L*, in seconds.
+        Its slowest upload took ``now`` seconds, that of the round before ``before``, and those of
+        all rounds ``mean``.
         """
-        now, before, mean = times
         rule = self.rule
         if rule == Steps.BAND:
-            rule = Steps.TREND if abs(now - target) <= self.width * target else Steps.AIMD
+            is_near = abs(now - self.seconds) <= self.width * self.seconds
+            rule = Steps.TREND if is_near else Steps.AIMD
         if rule == Steps.MEAN:
             return rho - self.gain * (now - mean) / mean
         if rule == Steps.TREND:
             return rho - self.gain * (now - before) / mean
-        if now <= target:
+        if now <= self.seconds:
             return rho + self.add
         return rho / 2 if rule == Steps.AIMD else rho - self.cut
 

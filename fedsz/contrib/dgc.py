@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from fedsz.arrays import NDArray
 from fedsz.codecs.spread import energy
-from fedsz.contrib import residual
-from fedsz.contrib.residual import RESIDUAL
-from fedsz.methods import Shared, Sparse, State, TensorSpec, Wrapper
+from fedsz.contrib.own_feedback import RESIDUAL, OwnFeedback
+from fedsz.methods import Chain, Shared, Sparse, State
 from fedsz.methods.base import Coded
-from fedsz.methods.combinators import require_contracting
 from fedsz.spec_strings import setting
-
-MOMENTUM: Final = "momentum"
 
 
 @dataclass(frozen=True)
-class Dgc(Wrapper):
+class Dgc(OwnFeedback):
     """Deep gradient compression (Lin et al. 2018); its warm-up is a setting of `TopK`.
 
     With x the tensor, u the momentum and r the residual, n rounds old:
@@ -31,44 +26,30 @@ class Dgc(Wrapper):
     Then u becomes 0 where anything has been decoded (factor masking).
 
     Attributes:
-        inner: what codes v.
         decay: of the residual, for each round, 0 to 1.
         momentum: of earlier rounds, 0 to below 1; a step that never changes is sent
             1 / (1 - momentum) times.
         clip: the largest l2 norm of a tensor, in its unit; larger ones are scaled down. 0 for none.
 
     Raises:
-        ConfigError: a setting is out of range, or ``inner`` is none that `Feedback` takes.
+        ConfigError: a setting is out of range.
     """
 
     name = "dgc"
     summary = "error feedback of a momentum, which ends where it is sent"
+    arrays = ("momentum",)
 
-    decay: float = setting(1.0, 0, 1)
     momentum: float = setting(0.9, 0, 1, below=True)
     clip: float = setting(0.0, 0)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_contracting(self.inner)
-
-    @property
-    def biased(self) -> bool:
-        return False
-
-    def init(self, spec: TensorSpec) -> State:
-        return {**residual.init(self.inner, spec), MOMENTUM: np.zeros(spec.shape, spec.dtype)}
-
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Coded, State]:
-        u = state[MOMENTUM] * x.dtype.type(self.momentum) + self._clipped(x)
-        coded, kept, decoded = residual.encode(
-            self.inner, u, state[RESIDUAL], self.decay, state, shared
-        )
+    def encode(self, inner: Chain, x: NDArray, state: State, shared: Shared) -> tuple[Coded, State]:
+        u = self.own(state, "momentum") * x.dtype.type(self.momentum) + self._clipped(x)
+        coded, decoded, after = self.encode_sum(inner, u, self.own(state, RESIDUAL), state, shared)
         if isinstance(decoded, Sparse):
             u.reshape(-1)[decoded.indices] = 0
         else:
             u[decoded != 0] = 0
-        return coded, {**kept, MOMENTUM: u}
+        return coded, self.changed(after, momentum=u)
 
     def _clipped(self, x: NDArray) -> NDArray:
         norm = math.sqrt(energy(x))

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.contrib import residual
-from fedsz.contrib.residual import RESIDUAL
-from fedsz.methods import Shared, State, TensorSpec, Wrapper
+from fedsz.contrib.own_feedback import RESIDUAL, OwnFeedback
+from fedsz.methods import Chain, Shared, State
 from fedsz.methods.base import Coded
-from fedsz.methods.combinators import require_contracting
 from fedsz.spec_strings import setting
-
-BEFORE: Final = "before"
-OWED: Final = "owed"
 
 
 @dataclass(frozen=True)
-class Ecx(Wrapper):
+class Ecx(OwnFeedback):
     """ErrorCompensatedX (Tang et al. 2021): the next error is foreseen from the last two.
 
     With x the tensor, d the error of the last round and d' of the round before it, and e the
@@ -34,35 +28,23 @@ class Ecx(Wrapper):
     2 d - d', a smoothing of 1, is refused.
 
     Attributes:
-        inner: what codes v.
         decay: of the residual, for each round, 0 to 1.
         smooth: weight of the last two errors, above 0 and up to 0.5.
 
     Raises:
-        ConfigError: a setting is out of range, or ``inner`` is none that `Feedback` takes.
+        ConfigError: a setting is out of range.
     """
 
     name = "ecx"
     summary = "error feedback that extrapolates from the errors of the last two rounds"
+    arrays = "before", "filtered"  # d' and e
 
-    decay: float = setting(1.0, 0, 1)
     smooth: float = setting(0.2, 0, 0.5, above=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_contracting(self.inner)
-
-    @property
-    def biased(self) -> bool:
-        return False
-
-    def init(self, spec: TensorSpec) -> State:
-        nothing = np.zeros(spec.shape, spec.dtype)
-        return {**residual.init(self.inner, spec), BEFORE: nothing, OWED: nothing}
-
-    def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Coded, State]:
-        kind, last = x.dtype.type, state[RESIDUAL]
-        ahead = 2 * last - state[BEFORE]
-        owed = np.asarray(kind(1 - self.smooth) * state[OWED] + kind(self.smooth) * ahead)
-        coded, kept, _ = residual.encode(self.inner, x, owed, self.decay, state, shared)
-        return coded, {**kept, BEFORE: last, OWED: owed}
+    def encode(self, inner: Chain, x: NDArray, state: State, shared: Shared) -> tuple[Coded, State]:
+        kind, last = x.dtype.type, self.own(state, RESIDUAL)
+        ahead = 2 * last - self.own(state, "before")
+        smooth = kind(self.smooth)
+        filtered = np.asarray((1 - smooth) * self.own(state, "filtered") + smooth * ahead)
+        coded, _, after = self.encode_sum(inner, x, filtered, state, shared)
+        return coded, self.changed(after, before=last, filtered=filtered)

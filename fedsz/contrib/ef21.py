@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 import fedsz
@@ -85,12 +85,12 @@ class Ef21(FedAvgOfSteps):
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
-        transform = methods.parse(chain)
-        if methods.keeps_state(transform):
+        parsed = methods.parse(chain)
+        if parsed.keeps_state:
             raise ConfigError(f"a shift needs a chain without state, got {chain!r}")
         if not 0 < rate <= 1:
             raise ConfigError(f"the rate of a shift must lie above 0, up to 1, got {rate:g}")
-        self.chain, self.rate, self.most_clients = str(transform), rate, most_clients
+        self.chain, self.rate, self.most_clients = str(parsed), rate, most_clients
         self.shifts: dict[int, tuple[int, Arrays]] = {}  # who has replied last at the end
 
     def configure_train(
@@ -124,15 +124,6 @@ class Ef21(FedAvgOfSteps):
         while len(self.shifts) > self.most_clients:
             self.shifts.pop(next(iter(self.shifts)))
         return {name: shift[name] + x for name, x in q.items()}
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the next model; metrics are FedAvg's."""
-        steps, metrics = super().aggregate_train(server_round, replies)
-        if steps is None:
-            return None, metrics
-        return self.moved({name: array.numpy() for name, array in steps.items()}), metrics
 
 
 class Diana(Ef21):

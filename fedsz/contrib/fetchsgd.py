@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid
 
 from fedsz import methods
@@ -22,9 +22,8 @@ from fedsz.contrib.steps import (
     setting_of,
 )
 from fedsz.errors import ConfigError
-from fedsz.methods import Shared, TensorSpec, parts_of
-from fedsz.methods.base import VALUES
-from fedsz.methods.settings import Count
+from fedsz.methods import Shared, TensorSpec
+from fedsz.methods.base import VALUES, Count
 from fedsz.methods.top_k import largest
 
 SKETCH: Final = "fetchsgd.sketch"  # the setting that clients are sent
@@ -35,7 +34,7 @@ def fetchsgd_mod(message: Message, context: Context, call_next: App) -> Message:
     text = setting_of(message, SKETCH)
     if text is None:
         return call_next(message, context)
-    (sketch,) = parts_of(methods.parse(str(text)))
+    (sketch,) = methods.parse_sent(str(text)).stages
     assert isinstance(sketch, Sketch)
 
     def encode(step: Arrays) -> Mapping[str, bytes]:
@@ -79,7 +78,7 @@ class FetchSgd(FedAvgOfSteps):
         if not 0 <= momentum < 1:
             raise ConfigError(f"FetchSgd's momentum must lie from 0, below 1, got {momentum:g}")
         self.k, self.momentum = Count(str(k)), momentum
-        self.sketch = Sketch(Count(str(columns)), rows, fixed=1)
+        self.sketch = Sketch(Count(str(columns)), rows)
         self.state: dict[str, tuple[NDArray, NDArray]] = {}
 
     def configure_train(
@@ -100,16 +99,10 @@ class FetchSgd(FedAvgOfSteps):
             tables[name] = table
         return tables
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the next model; metrics are FedAvg's."""
-        tables, metrics = super().aggregate_train(server_round, replies)
-        if tables is None:
-            return None, metrics
+    def server_step(self, mean: Arrays) -> Arrays:
+        """Return the largest elements of the error, and keep the rest."""
         like = floats(self.model)
-        steps = {name: self._step(name, like[name], t.numpy()) for name, t in tables.items()}
-        return self.moved(steps), metrics
+        return {name: self._step(name, like[name], table) for name, table in mean.items()}
 
     def _step(self, name: str, x: NDArray, mean: NDArray) -> NDArray:
         """Return the step of a tensor like ``x``, given the mean of its sketches.
@@ -122,7 +115,7 @@ class FetchSgd(FedAvgOfSteps):
         with np.errstate(over="ignore", invalid="ignore"):
             velocity = mean.dtype.type(self.momentum) * velocity + mean
             error = error + velocity
-            estimates = self.sketch.medians(error, _shared(name, x))
+            estimates = self.sketch.estimates(error, _shared(name, x), _medians)
         if np.isfinite(estimates).all() and x.size:
             places = largest(estimates, self.k.of(x.size))
             applied[places] = estimates[places]
@@ -133,6 +126,11 @@ class FetchSgd(FedAvgOfSteps):
 
 def _table(sketch: Sketch, name: str, x: NDArray) -> NDArray:
     return sketch.code(x.reshape(-1), _shared(name, x))[VALUES]
+
+
+def _medians(rows: NDArray) -> NDArray:
+    medians: NDArray = np.median(rows, axis=0)
+    return medians
 
 
 def _shared(name: str, x: NDArray) -> Shared:

@@ -15,7 +15,7 @@ from fedsz.methods.base import Kind, Shared, Stage, Symbols, require_count
 from fedsz.spec_strings import setting
 
 SLICE: Final = 1 << 13  # elements worked on at a time: a cache holds their draws
-MOST_STEPS: Final = 2.0**40  # of an element: the dither then still has 13 bits
+MOST_STEPS: Final = 1 << 22  # of an element, as many as a level may have
 WORDS: Final = 4  # that an element takes
 LEAST: Final = 2.0**-40  # of R^2: less comes once in 10^18 draws
 
@@ -53,12 +53,12 @@ class Layered(Stage):
     sigma: float = setting(1e-3, 1e-12, 1e12)
 
     def code(self, x: NDArray, shared: Shared) -> Symbols:
-        levels = np.empty(x.size, np.int64)
+        levels = np.empty(x.size, np.int32)
         for here in chunks(x.size, SLICE):
             step, dither = self._drawn(shared, here.start, levels[here].size)
             wanted = x[here] / step + dither
             if max(wanted.max(), -wanted.min()) > MOST_STEPS:
-                raise CodecError(f"an element is beyond 2^40 steps of sigma {self.sigma:g}")
+                raise CodecError(f"an element is beyond 2^22 steps of sigma {self.sigma:g}")
             levels[here] = np.rint(wanted, out=wanted)
         return {"levels": levels}
 

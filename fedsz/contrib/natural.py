@@ -26,7 +26,7 @@ class Natural(Stage):
 
     name = "natural"
     summary = "powers of two, rounded stochastically"
-    symbols = {"top": Kind.SCALES, "levels": Kind.LEVELS}
+    symbols = {"top": Kind.VALUES, "levels": Kind.LEVELS}
     biased = False
     contracts = True
 

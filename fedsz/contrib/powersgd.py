@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import CHUNK, NDArray, chunks
+from fedsz.arrays import CHUNK, NDArray
 from fedsz.errors import CodecError
 from fedsz.methods.base import (
     NOTHING,
@@ -24,7 +24,7 @@ from fedsz.methods.base import (
 )
 from fedsz.spec_strings import setting
 
-FACTOR: Final = "factor"  # the state: Q, by which the next matrix is multiplied
+FACTOR: Final = "powersgd.factor"  # the state: Q, by which the next matrix is multiplied
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,11 @@ class LowRank(Stage):
         m = np.zeros((rows, columns), spec.dtype)
         height = max(CHUNK // columns, 1)  # of a piece that a cache holds
         for at in range(0, rows, height):
-            for here in chunks(columns):
-                piece = m[at : at + height, here]
-                product = np.empty_like(piece)
-                for i in range(self.rank):  # one by one, so that all machines round alike
-                    np.multiply.outer(p[at : at + height, i], q[here, i], out=product)
-                    piece += product
+            piece = m[at : at + height]
+            product = np.empty_like(piece)
+            for i in range(self.rank):  # one by one, so that all machines round alike
+                np.multiply.outer(p[at : at + height, i], q[:, i], out=product)
+                piece += product
         return m.reshape(spec.shape)
 
     @abstractmethod

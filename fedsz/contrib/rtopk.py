@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.methods.base import VALUES, Shared, Symbols
-from fedsz.methods.settings import Count
+from fedsz.methods.base import VALUES, Count, Shared, Symbols
 from fedsz.methods.top_k import Sparsifier, largest
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.methods.base import Kind, Shared, Sparse, Stage, Symbols, require_count
-from fedsz.methods.settings import Count
-from fedsz.methods.sign import mean_magnitude
+from fedsz.methods.base import Count, Kind, Shared, Sparse, Stage, Symbols, require_count
+from fedsz.methods.ternary import mean_magnitude
 from fedsz.methods.top_k import largest
 
 
@@ -26,7 +25,7 @@ class SparseBinary(Stage):
 
     name = "sbc"
     summary = "the k largest elements of one sign, all as their mean"
-    symbols = {"mean": Kind.SCALES, "indices": Kind.INDICES}
+    symbols = {"mean": Kind.VALUES, "indices": Kind.INDICES}
 
     k: Count = Count("1%")
 

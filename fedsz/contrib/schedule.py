@@ -13,29 +13,19 @@ from fedsz.control.policy import NextRound, Policy, changed
 from fedsz.control.record import Decision
 from fedsz.core.settings import EXACT
 from fedsz.errors import ConfigError
-from fedsz.spec_strings import Choice
-
-
-class Shape(Choice):
-    """Of the way from the first bound to the last."""
-
-    GEOMETRIC = "geometric"
-    LINEAR = "linear"
 
 
 @dataclass(frozen=True)
 class Schedule(Policy):
-    """Moves the bounds of both directions, each from a first to a last.
+    """Moves the bounds of both directions, each from a first to a last by equal factors.
 
     Attributes:
         first, last: of what clients send, in the first round and in the last, ``std:4``; where one
             is empty it is the bound of the policy before, in each round.
         down_first, down_last: the same for the model that they are sent. All empty leaves it alone.
-        shape: "geometric", equal factors between rounds, or "linear", equal differences.
 
     Raises:
-        ConfigError: no end is given, a bound or shape does not exist, or the number of rounds is
-            unknown.
+        ConfigError: no end is given, a bound does not exist, or the number of rounds is unknown.
     """
 
     name = "schedule"
@@ -44,7 +34,6 @@ class Schedule(Policy):
     last: str = ""
     down_first: str = ""
     down_last: str = ""
-    shape: Shape = Shape.GEOMETRIC
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -60,22 +49,19 @@ class Schedule(Policy):
         if coming.rounds is None:
             raise ConfigError("schedule needs the number of rounds: FedSZGrid(rounds=...)")
         share = min((coming.number - 1) / (coming.rounds - 1), 1.0) if coming.rounds > 1 else 1.0
-        up = self._between(self.first, self.last, decision.config.error_bound, share)
-        down = self._between(self.down_first, self.down_last, decision.config.downlink, share)
+        up = _between(self.first, self.last, decision.config.error_bound, share)
+        down = _between(self.down_first, self.down_last, decision.config.downlink, share)
         reason = f"schedule at {share:.0%}: {up} up, {down} down"
         return changed(decision, reason, error_bound=up, downlink=down)
 
-    def _between(self, first: str, last: str, otherwise: str, share: float) -> str:
-        """Return the bound at a share of the way; ``otherwise`` where neither end is."""
-        if not (first or last):
-            return otherwise
-        if EXACT in (first or otherwise, last or otherwise):
-            raise ConfigError("schedule needs both ends of a downlink that is exact without it")
-        start, end = ErrorBound.of(first or otherwise), ErrorBound.of(last or otherwise)
-        if start.kind != end.kind:
-            raise ConfigError(f"schedule goes from {start} to {end}: both must be of one kind")
-        if self.shape == Shape.LINEAR:
-            value = start.value + (end.value - start.value) * share
-        else:
-            value = start.value ** (1 - share) * end.value**share
-        return str(ErrorBound(start.kind, value))
+
+def _between(first: str, last: str, otherwise: str, share: float) -> str:
+    """Return the bound at a share of the way; ``otherwise`` where neither end is."""
+    if not (first or last):
+        return otherwise
+    if EXACT in (first or otherwise, last or otherwise):
+        raise ConfigError("schedule needs both ends of a downlink that is exact without it")
+    start, end = ErrorBound.of(first or otherwise), ErrorBound.of(last or otherwise)
+    if start.kind != end.kind:
+        raise ConfigError(f"schedule goes from {start} to {end}: both must be of one kind")
+    return str(ErrorBound(start.kind, start.value ** (1 - share) * end.value**share))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import CHUNK, NDArray, flat
+from fedsz.arrays import CHUNK, NDArray, chunks, flat
 from fedsz.codecs import _methods
 from fedsz.methods.base import (
     VALUES,
+    Count,
     Kind,
     Shared,
     Stage,
@@ -19,10 +21,9 @@ from fedsz.methods.base import (
     require_count,
     require_drawable,
 )
-from fedsz.methods.settings import Count
 from fedsz.spec_strings import setting
 
-SHARE: Final = 16  # of a tensor are so many elements decoded at a time, in float64
+SHARE: Final = 16  # of a tensor are so many elements decoded at a time, in float64 and all rows
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,6 @@ class Sketch(Stage):
         rows: 1 to 16.
         unbiased: without it, what is decoded is divided by 1 + w, with w the variance, which makes
             a contraction of it, for `feedback`.
-        fixed: whether columns and signs stay from round to round, as FetchSGD needs them.
 
     Raises:
         ConfigError: rows are out of range.
@@ -50,17 +50,11 @@ class Sketch(Stage):
     columns: Count = Count("10%")
     rows: int = setting(1, 1, 16)
     unbiased: int = setting(1, 0, 1)
-    fixed: int = setting(0, 0, 1)
 
     @property
     def biased(self) -> bool:
-        """Whether what is decoded is smaller, or errs in every round alike."""
-        return bool(self.fixed) or not self.unbiased
-
-    @property
-    def contracts(self) -> bool:
-        """Whether what is decoded is smaller; fixed columns hide the same from every round."""
-        return not self.fixed and not self.unbiased
+        """Whether what is decoded is smaller than what was encoded."""
+        return not self.unbiased
 
     def variance(self, spec: TensorSpec) -> float:
         """Return w of E|Q(v) - v|^2 <= w |v|^2: (d - 1) / (rows columns)."""
@@ -70,7 +64,7 @@ class Sketch(Stage):
         require_drawable(shared.spec)
         rows = np.zeros((self.rows, self.columns.of(x.size)))
         for i, row in enumerate(rows):
-            _methods.add_to_sketch(self._drawn(shared).key(), i * x.size, flat(x), row)
+            _methods.add_to_sketch(shared.key(), i * x.size, flat(x), row)
         return {VALUES: rows.reshape(-1).astype(x.dtype)}
 
     def values_spec(self, symbols: Symbols, spec: TensorSpec) -> TensorSpec:
@@ -78,33 +72,33 @@ class Sketch(Stage):
 
     def decode(self, symbols: Symbols, shared: Shared) -> NDArray:
         spec = shared.spec
-        require_count("values", symbols[VALUES], self.rows * self.columns.of(spec.size))
-        require_drawable(spec)
-        rows, key = flat(symbols[VALUES]).reshape(self.rows, -1), self._drawn(shared).key()
-        y = np.empty(spec.size, spec.dtype)
-        step = max(CHUNK, spec.size // SHARE)
-        for start in range(0, spec.size, step):
-            total = np.zeros(min(step, spec.size - start))
-            for i, row in enumerate(rows):  # which a cache may hold
-                _methods.add_from_sketch(key, i * spec.size + start, row, total)
-            total *= self._scale(spec)
-            y[start : start + step] = total
+        shrink = 1.0 if self.unbiased or not spec.size else 1 + self.variance(spec)
+        scale = 1 / (self.rows * shrink)
+        y = self.estimates(symbols[VALUES], shared, lambda rows: rows.sum(axis=0) * scale)
         return y.reshape(spec.shape)
 
-    def medians(self, values: NDArray, shared: Shared) -> NDArray:
-        """Return the median over rows of each element's column times its sign, flat."""
-        spec, width = shared.spec, self.columns.of(shared.spec.size)
-        rows = np.zeros((self.rows, spec.size))
-        for i, row in enumerate(rows):
-            columns = flat(values[i * width : (i + 1) * width])
-            _methods.add_from_sketch(self._drawn(shared).key(), i * spec.size, columns, row)
-        return np.asarray(np.median(rows, axis=0).astype(spec.dtype))
+    def estimates(
+        self, values: NDArray, shared: Shared, combined: Callable[[NDArray], NDArray]
+    ) -> NDArray:
+        """Return a flat tensor, given the values of its sketch.
 
-    def _drawn(self, shared: Shared) -> Shared:
-        """Return what columns and signs are drawn from."""
-        return replace(shared, round=0) if self.fixed else shared
+        Args:
+            values: flat.
+            shared: of `code`.
+            combined: of elements' columns times their signs, float64 with a row for each row of
+                the sketch, the elements.
 
-    def _scale(self, spec: TensorSpec) -> float:
-        """Return what the sum over rows is multiplied by."""
-        shrink = 1.0 if self.unbiased or not spec.size else 1 + self.variance(spec)
-        return 1 / (self.rows * shrink)
+        Raises:
+            CorruptStream: values are of another sketch.
+        """
+        spec = shared.spec
+        require_count("values", values, self.rows * self.columns.of(spec.size))
+        require_drawable(spec)
+        columns, key = flat(values).reshape(self.rows, -1), shared.key()
+        y = np.empty(spec.size, spec.dtype)
+        for here in chunks(spec.size, max(CHUNK, spec.size // (SHARE * self.rows))):
+            rows = np.zeros((self.rows, y[here].size))
+            for i, row in enumerate(columns):  # which a cache may hold
+                _methods.add_from_sketch(key, i * spec.size + here.start, row, rows[i])
+            y[here] = combined(rows)
+        return y

@@ -91,10 +91,14 @@ class FedAvgOfSteps(FedAvg):
         self.model = arrays
         return super().configure_train(server_round, arrays, config, grid)
 
+    def server_step(self, mean: Arrays) -> Arrays:
+        """Return the step of the model, given FedAvg's mean of the decoded arrays: that mean."""
+        return mean
+
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return FedAvg's mean of decoded arrays, and its metrics."""
+        """Return the model after `server_step`, in its dtypes, and FedAvg's metrics."""
         usable = []
         for reply in replies:
             if reply.has_content():
@@ -108,15 +112,15 @@ class FedAvgOfSteps(FedAvg):
                 records[self.arrayrecord_key] = record_of(arrays)
                 reply.content = RecordDict(records)
             usable.append(reply)
-        return super().aggregate_train(server_round, usable)
-
-    def moved(self, steps: Arrays) -> ArrayRecord:
-        """Return this round's model plus steps, in its dtypes; tensors without one stay."""
+        mean, metrics = super().aggregate_train(server_round, usable)
+        if mean is None:
+            return None, metrics
         arrays = {name: array.numpy() for name, array in self.model.items()}
+        steps = self.server_step({name: array.numpy() for name, array in mean.items()})
         for name, step in steps.items():
             x = arrays[name]
             arrays[name] = np.asarray((x + step.reshape(x.shape)).astype(x.dtype))
-        return record_of(arrays)
+        return record_of(arrays), metrics
 
 
 def record_of(arrays: Arrays) -> ArrayRecord:

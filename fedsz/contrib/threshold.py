@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 
 from fedsz.arrays import NDArray
-from fedsz.methods.base import VALUES, Shared, Symbols
-from fedsz.methods.settings import Count
+from fedsz.methods.base import VALUES, Count, Shared, Symbols
 from fedsz.methods.top_k import Sparsifier
 from fedsz.spec_strings import Choice, setting
 

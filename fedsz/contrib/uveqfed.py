@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray
+from fedsz.arrays import NDArray, chunks
 from fedsz.codecs import _methods
+from fedsz.codecs.spread import energy
 from fedsz.methods.base import Kind, Shared, Stage, Symbols, require_count
 from fedsz.spec_strings import Choice, setting
 
 SLICE: Final = 1 << 13  # points worked on at a time
-HEIGHT: Final = math.sqrt(3) / 2  # of a triangle of side 1
-FITS_INT32: Final = 1 << 30  # elements: no point of so many has a larger coordinate
+HEXAGONAL: Final = np.array([[1, 0.5], [0, math.sqrt(3) / 2]])  # its vectors, as columns
 
 
 class Lattice(Choice):
@@ -57,88 +57,48 @@ class Uveqfed(Stage):
     def symbols(self) -> Mapping[str, Kind]:
         """A scale, and a level for each coordinate of a point."""
         levels = ("a",) if self.lattice is Lattice.SCALAR else ("a", "b")
-        return {"scale": Kind.SCALES} | dict.fromkeys(levels, Kind.LEVELS)
+        return {"scale": Kind.VALUES} | dict.fromkeys(levels, Kind.LEVELS)
 
     def code(self, x: NDArray, shared: Shared) -> Symbols:
-        scale = (self.step * _root_mean_square(x) * np.ones(1)).astype(x.dtype)
-        missing = -x.size % self._width
-        axes = self._axes(np.pad(x, (0, missing)) if missing else x)
-        whole = np.int32 if x.size <= FITS_INT32 else np.int64
-        symbols = [np.empty(axis.size, whole) for axis in axes]
-        for here in _slices(axes[0].size):
-            point = [_scaled(axis[here], float(scale[0])) for axis in axes]
-            dither = self._dither(shared, here.start, point[0].size)
-            for along, shift in zip(point, dither, strict=True):
-                along += shift
-            for plane, found in zip(symbols, self._nearest(point), strict=True):
-                plane[here] = found
-        return {"scale": scale, **dict(zip("ab", symbols, strict=False))}
+        scale = np.array([self.step * math.sqrt(energy(x) / max(x.size, 1))], x.dtype)
+        width = len(self._basis)
+        points = np.pad(x, (0, -x.size % width)).reshape(-1, width)
+        levels = np.empty((width, len(points)))
+        for here in chunks(len(points), SLICE):
+            point = self._dither(shared, here.start, len(points[here]))
+            if scale[0]:
+                point += np.divide(points[here].T, scale[0], dtype=np.float64)
+            if width == 1:
+                np.rint(point, out=point)
+            else:
+                _methods.nearest_hexagonal(*point)
+            levels[:, here] = point
+        return {"scale": scale, **dict(zip("ab", levels, strict=False))}
 
     def decode(self, symbols: Symbols, shared: Shared) -> NDArray:
         spec, scale = shared.spec, symbols["scale"]
         require_count("scales", scale, 1)
         levels = [symbols[name] for name in self.symbols if name != "scale"]
+        count = -(-spec.size // len(levels))  # of points
         for plane in levels:
-            require_count("levels", plane, -(-spec.size // self._width))
-        y = np.zeros(levels[0].size * self._width, spec.dtype)
-        for here in _slices(levels[0].size) if scale[0] else ():
-            point = self._cartesian([plane[here] for plane in levels])
-            dither = self._dither(shared, here.start, point[0].size)
-            for axis, x, d in zip(self._axes(y), point, dither, strict=True):
-                axis[here] = (x - d) * float(scale[0])
-        return y[: spec.size].reshape(spec.shape)
+            require_count("levels", plane, count)
+        y = np.zeros((count, len(levels)), spec.dtype)
+        for here in chunks(count, SLICE) if scale[0] else ():
+            point = self._basis @ np.array([plane[here] for plane in levels], np.float64)
+            point -= self._dither(shared, here.start, point.shape[1])
+            y[here] = (point * float(scale[0])).T
+        return y.reshape(-1)[: spec.size].reshape(spec.shape)
 
     @property
-    def _width(self) -> int:
-        """Elements of a point."""
-        return 1 if self.lattice is Lattice.SCALAR else 2
+    def _basis(self) -> NDArray:
+        """The lattice's vectors, as columns."""
+        return np.ones((1, 1)) if self.lattice is Lattice.SCALAR else HEXAGONAL
 
-    def _axes(self, flat: NDArray) -> list[NDArray]:
-        """Return views of the first elements of all points, and of the second ones if any."""
-        return [flat[i :: self._width] for i in range(self._width)]
-
-    def _cartesian(self, levels: list[NDArray]) -> list[NDArray]:
-        return levels if self._width == 1 else list(cartesian(*levels))
-
-    def _nearest(self, point: list[NDArray]) -> list[NDArray]:
-        """Return the coordinates of the nearest points, in place."""
-        if self._width == 1:
-            return [np.rint(point[0], out=point[0])]
-        _methods.nearest_hexagonal(*point)
-        return point
-
-    def _dither(self, shared: Shared, start: int, count: int) -> list[NDArray]:
-        """Return numbers that are uniform in the cell of 0, for points from number ``start`` on."""
-        dither = [np.empty(count) for _ in range(self._width)]
-        key = shared.key(own=True)
-        if self._width == 2:
+    def _dither(self, shared: Shared, start: int, count: int) -> NDArray:
+        """Return points that are uniform in the cell of 0, as columns, from number ``start`` on."""
+        dither, key = np.empty((len(self._basis), count)), shared.key(own=True)
+        if self.lattice is Lattice.HEXAGONAL:
             _methods.hexagonal_dither(key, start, *dither)
             return dither
-        _methods.uniforms(key, start, *dither)
-        dither[0] -= 0.5
-        return dither
-
-
-def cartesian(a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
-    """Return x and y of the points a (1, 0) + b (1/2, sqrt(3)/2), float64."""
-    return a + 0.5 * b, HEIGHT * b
-
-
-def _scaled(x: NDArray, scale: float) -> NDArray:
-    """Return x / scale in float64; 0 where the scale is."""
-    return np.divide(x, scale, dtype=np.float64) if scale > 0 else np.zeros(x.size)
-
-
-def _root_mean_square(x: NDArray) -> float:
-    """Return that of a flat array, without overflow."""
-    largest = float(max(x.max(initial=0), -x.min(initial=0)))
-    if not largest:
-        return 0.0
-    shares = (_scaled(x[here], largest) for here in _slices(x.size))
-    return largest * math.sqrt(sum(float(np.dot(part, part)) for part in shares) / x.size)
-
-
-def _slices(size: int) -> Iterator[slice]:
-    """Yield slices whose dozen arrays of float64 a cache holds."""
-    for start in range(0, size, SLICE):
-        yield slice(start, start + SLICE)
+        _methods.uniforms(key, start, dither[0])
+        return dither - 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -87,35 +87,33 @@ class Controller:
         self._states = tuple(one.init() for one in self._policies)
         self.base, self.private, self._rounds = base, private, rounds
         self.next_round = 0
-        self.decided()  # raises now, and not after the first round
+        self.decision: Decision | None = None
+        self._decided()  # raises now, and not after the first round
         for record in history:
-            self.observe(record)
-        self.decision = self.decided() if self.next_round else None
+            self.decide(record)
 
     @property
     def needs(self) -> frozenset[str]:
         """What the server has to measure of the next round; see `Policy.needs`."""
         return frozenset[str]().union(*(policy.needs for policy in self._policies))
 
-    def observe(self, record: RoundRecord) -> None:
-        """Add a round that is over; the first is round 0, before any training."""
+    def decide(self, record: RoundRecord) -> Decision:
+        """Add a round that is over, the first is round 0, and return the decision for the next one.
+
+        Equal records give equal decisions.
+        """
         self.next_round = record.round + 1
         pairs = zip(self._policies, self._states, strict=True)
         self._states = tuple(policy.observe(state, record) for policy, state in pairs)
+        self.decision = self._decided()
+        return self.decision
 
-    def decided(self) -> Decision:
-        """Return the decision for the next round; equal records give equal decisions."""
+    def _decided(self) -> Decision:
         coming = NextRound(max(self.next_round, 1), self._rounds, self.private)
         decision = Decision(config=self.base)
         for policy, state in zip(self._policies, self._states, strict=True):
             decision = policy.decide(state, decision, coming)
         return decision
-
-    def decide(self, record: RoundRecord) -> Decision:
-        """Add a round that is over, and return the decision for the next one."""
-        self.observe(record)
-        self.decision = self.decided()
-        return self.decision
 
 
 def asked_for(policy: str | None, named: Mapping[str, Any], **others: Any) -> tuple[str, Settings]:
@@ -133,20 +131,3 @@ def asked_for(policy: str | None, named: Mapping[str, Any], **others: Any) -> tu
     asked = {name: value for name, value in named.items() if value is not None}
     config = Settings.of(**{"error_bound": DEFAULT.error_bound, **others, **asked})
     return policy or (FIXED if asked else AUTO), config
-
-
-def replay(
-    controller: Controller, records: Iterable[RoundRecord]
-) -> Iterator[tuple[RoundRecord, Decision]]:
-    """Yield each record that has a decision, and the decision that a new controller makes.
-
-    They differ if the record's decision did not come from the rounds before it.
-
-    Args:
-        controller: has observed nothing yet; it observes ``records``.
-        records: of a run, in order, from round 0.
-    """
-    for record in records:
-        if record.decision is not None:
-            yield record, controller.decided()
-        controller.observe(record)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from typing import Final
 
 from fedsz import codecs as codec_list
@@ -29,20 +29,22 @@ class Client:
     """Measurements of a client.
 
     Attributes:
-        known: the last `RECENT` records by codec.
+        known: the last `RECENT` costs of an update by codec; encoding counts with decoding.
         rates: its last `RECENT` bandwidths, in bits a second.
         raw: the last rounds in a row in which it sent its updates as they are.
     """
 
-    known: Mapping[str, tuple[ClientRecord, ...]] = field(default_factory=dict)
+    known: Mapping[str, tuple[UpdateCost, ...]] = field(default_factory=dict)
     rates: tuple[float, ...] = ()
     raw: int = 0
 
     def added(self, codec: str, record: ClientRecord) -> Client:
         """Return the client after a round in which it used ``codec``."""
         client = replace(self, raw=self.raw + 1 if codec == RAW else 0)
-        if _is_measured(record):
-            last = (*self.known.get(codec, ()), record)[-RECENT:]
+        coding = record.encode_seconds + record.decode_seconds
+        if record.raw_bytes > 0 and record.sent_bytes > 0 and 0 <= coding < math.inf:
+            cost = UpdateCost(record.raw_bytes, record.sent_bytes, coding, 0.0)
+            last = (*self.known.get(codec, ()), cost)[-RECENT:]
             client = replace(client, known={**self.known, codec: last})
         if 0 < record.bandwidth < math.inf:
             client = replace(client, rates=(*self.rates, record.bandwidth)[-RECENT:])
@@ -54,7 +56,8 @@ class Client:
         for candidate in candidates:
             if candidate not in self.known:
                 return candidate
-            measured[candidate] = _measured(self.known[candidate])
+            numbers = zip(*map(astuple, self.known[candidate]), strict=True)
+            measured[candidate] = UpdateCost(*map(statistics.median, numbers))
         if not self.rates:
             return candidates[0]
         bandwidth = statistics.median(self.rates)
@@ -129,20 +132,3 @@ class Gate(Policy):
     def _used(self, codec: str | None) -> str:
         """Return which candidate a client used, given the codec of its decision."""
         return codec if codec == RAW or (codec and codec in self.candidates) else DEFAULT
-
-
-def _measured(recent: Collection[ClientRecord]) -> UpdateCost:
-    """Return the cost of a codec at a client: medians of its last rounds."""
-    coding = statistics.median(client.encode_seconds + client.decode_seconds for client in recent)
-    raw, sent = (statistics.median(of) for of in zip(*map(_sizes, recent), strict=True))
-    return UpdateCost(raw, sent, coding, 0.0)
-
-
-def _sizes(client: ClientRecord) -> tuple[int, int]:
-    return client.raw_bytes, client.sent_bytes
-
-
-def _is_measured(client: ClientRecord) -> bool:
-    """Say whether a client's round tells of the codec it used."""
-    coding = client.encode_seconds + client.decode_seconds
-    return client.raw_bytes > 0 and client.sent_bytes > 0 and 0 <= coding < math.inf

@@ -7,13 +7,17 @@ it.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from statistics import median_high, median_low
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
+from fedsz.core.protocol import ReplyNote
 from fedsz.core.settings import Settings
 
 VERSION: Final = 1  # of the JSON line and of the sweep's table
@@ -50,6 +54,8 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
         residual_ratio: the norm of its residual over the norm of its step, as the client reports;
             None without error feedback.
         moved: whether training changed any tensor that may be lossy, as the client reports.
+        tensors, lossy: how many its update has, and how many of them were lossy; likewise.
+        max_error: its largest error as a share of its bound; likewise.
         weight: of its update in the average, after the limit of one client's share; 0 if the
             update has no weight.
         digest: SHA-256 of what it sent, in hexadecimal. The clients of a round stand in the order
@@ -68,11 +74,28 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     energy_fraction: float | None = None
     residual_ratio: float | None = None
     moved: bool = True
+    tensors: int = 0
+    lossy: int = 0
+    max_error: float = 0.0
     weight: float = 0.0
     digest: str = ""
     scale: float = 1.0
     staleness: int = 0
     client: str = ""
+
+    @classmethod
+    def of(cls, note: ReplyNote, **measured: Any) -> Self:
+        """Return the record of an update, by its sender's note and the other fields."""
+        return cls(
+            encode_seconds=note.encode_seconds,
+            energy_fraction=note.energy_fraction,
+            residual_ratio=note.residual_ratio,
+            moved=note.moved != 0,
+            tensors=int(note.tensors),
+            lossy=int(note.lossy),
+            max_error=note.max_error,
+            **measured,
+        )
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -97,6 +120,13 @@ def count_failures(
     for failure in failures:
         totals.setdefault(failure.client, Counter())[failure.kind] += 1
     return {client: dict(kinds) for client, kinds in totals.items()}
+
+
+# The fields of `Traffic` that add up.
+SUMS: Final = (
+    *("replies", "raw_up", "sent_up", "raw_down", "sent_down", "wire_up", "wire_down"),
+    *("encode_seconds", "decode_seconds", "raw_other", "sent_other"),
+)
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +174,44 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     sent_other: int = 0
     clients: list[ClientRecord] = []
 
+    @classmethod
+    def of(
+        cls, clients: Collection[ClientRecord], failures: Iterable[Failure], **others: Any
+    ) -> Self:
+        """Return the traffic of a round's updates and failures.
+
+        Args:
+            clients: see the class.
+            failures: see the class.
+            others: bytes of models, of replies that were not for training, and of gRPC messages.
+        """
+        return cls(
+            replies=len(clients),
+            failures=list(failures),
+            raw_up=sum(client.raw_bytes for client in clients),
+            sent_up=sum(client.sent_bytes for client in clients),
+            encode_seconds=sum(client.encode_seconds for client in clients),
+            decode_seconds=sum(client.decode_seconds for client in clients),
+            max_error=max((client.max_error for client in clients), default=0.0),
+            clients=list(clients),
+            **_medians(clients),
+            **others,
+        )
+
+    def plus(self, other: Traffic, most: int | None = None) -> Traffic:
+        """Return the sum of both, which lists at most the last clients and failures of each."""
+        clients, failures = [*self.clients, *other.clients], [*self.failures, *other.failures]
+        if most is not None:
+            clients = clients[max(0, len(clients) - most) :]
+            failures = failures[max(0, len(failures) - most) :]
+        return Traffic(
+            clients=clients,
+            failures=failures,
+            max_error=max(self.max_error, other.max_error),
+            **_medians(clients),
+            **{name: getattr(self, name) + getattr(other, name) for name in SUMS},
+        )
+
     @property
     def ratio(self) -> float | None:
         """Raw over sent bytes of the updates; None if there were none."""
@@ -153,6 +221,21 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     def is_zero(self) -> bool:
         """Whether there are updates, and clients say that none of them changes anything."""
         return bool(self.clients) and not any(client.moved for client in self.clients)
+
+
+def _medians(clients: Iterable[ClientRecord]) -> dict[str, Any]:
+    """Return the fields of `Traffic` that are medians."""
+
+    def median(name: str, of: Callable[[list[Any]], Any]) -> Any:
+        known = [value for one in clients if (value := getattr(one, name)) is not None]
+        return of(known) if known else None
+
+    return {
+        "tensors": median("tensors", median_low) or 0,
+        "lossy": median("lossy", median_low) or 0,
+        "energy_fraction": median("energy_fraction", median_high),
+        "residual_ratio": median("residual_ratio", median_low),
+    }
 
 
 class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="round"):
@@ -170,7 +253,7 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
         train_seconds: the clients' time to train, added up, as they report it.
         test_seconds: the server's time to test the averaged model.
         decision: how this round was sent; None in round 0.
-        spread: by lossy tensor, its elements and the standard deviation of this round's averaged
+        spread: by lossy tensor, its elements and the root mean square of this round's averaged
             update; empty unless the policy asks for it.
         sensitivity: by lossy tensor, the rise of the held-out loss, in nats, over the mean squared
             error of its elements, as `fedsz.training.sensitivity` measures it; likewise.
@@ -197,36 +280,36 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
     clipping_norm: float | None = None
     ended: str = ""
 
+    def with_finite_metrics(self) -> Self:
+        """Return it as its line of JSON has it: a metric that is not finite is None."""
+        metrics = {"accuracy": self.accuracy, "loss": self.loss}
+        infinite = [name for name, value in metrics.items() if not math.isfinite(value or 0.0)]
+        diverged = self.diverged or bool(infinite)
+        return msgspec.structs.replace(self, diverged=diverged, **dict.fromkeys(infinite))
 
-class Totals(msgspec.Struct, kw_only=True):
-    """Sums over the rounds of a run, from round 1 on.
 
-    Attributes:
-        rounds: how many there were.
-        seconds: that they took, with round 0.
-        max_error: the largest of all; the others are sums of the fields of `Traffic`.
+def median_metrics(replies: Iterable[Mapping[str, object]]) -> tuple[float | None, float | None]:
+    """Return medians of what looks like accuracy and like loss, each None where no reply has it.
+
+    Systems name no metrics. One with "acc" in its name and a value in [0, 1] is taken for the
+    accuracy, one with "loss" in its name for the loss; the first of each in a reply. They steer
+    what all clients send, so no weight and no value of one client's moves them far. The loss is
+    infinite if more than half of the replies have one that is not finite.
+
+    Args:
+        replies: the metrics of each reply, by name.
     """
-
-    rounds: int = 0
-    seconds: float = 0.0
-    replies: int = 0
-    raw_up: int = 0
-    sent_up: int = 0
-    wire_up: int = 0
-    raw_down: int = 0
-    sent_down: int = 0
-    max_error: float = 0.0
-
-    def add(self, record: RoundRecord) -> None:
-        """Take in a round."""
-        self.seconds += record.seconds
-        if record.round:
-            self.rounds += 1
-            self.max_error = max(self.max_error, record.max_error)
-            for name in ("replies", "raw_up", "sent_up", "wire_up", "raw_down", "sent_down"):
-                setattr(self, name, getattr(self, name) + getattr(record, name))
+    accuracies, losses = [], []
+    for metrics in replies:
+        numbers = {n.lower(): float(x) for n, x in metrics.items() if isinstance(x, int | float)}
+        accuracies += [x for n, x in numbers.items() if "acc" in n and 0 <= x <= 1][:1]
+        losses += [x for n, x in numbers.items() if "loss" in n][:1]
+    return _middle(accuracies), _middle([x if math.isfinite(x) else math.inf for x in losses])
 
 
-def as_builtins(record: RoundRecord) -> dict[str, Any]:
-    """Return a record as JSON has it, with its ratio for those who read the file by hand."""
-    return {**msgspec.to_builtins(record), "ratio": record.ratio}
+def _middle(values: list[float]) -> float | None:
+    """Return the median; of two in the middle the lower one, if their mean is not finite."""
+    if not values:
+        return None
+    middle = statistics.median(values)
+    return middle if math.isfinite(middle) else median_low(values)

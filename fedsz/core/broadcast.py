@@ -16,15 +16,14 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from fedsz.arrays import Layout, NDArray, octets
+from fedsz.arrays import NDArray, octets
 from fedsz.bounds import ErrorBound
 from fedsz.core.decode import arrays_of, differences
 from fedsz.core.encode import compress_measured
-from fedsz.core.grid import Placed, common_spacings, place, place_initial
+from fedsz.core.grid import common_spacings, place, place_initial
 from fedsz.core.partition import is_lossy
-from fedsz.core.reference import Reference, like_in
-from fedsz.core.settings import DELTA, Settings
-from fedsz.core.step import bounds_of_step, energies
+from fedsz.core.reference import Reference, bounds_of_step, energies
+from fedsz.core.settings import DELTA, EXACT, Settings
 from fedsz.stream import Reader
 
 # A model that clients do not have yet goes as finely as 8 bits a weight: clients that start from
@@ -114,13 +113,9 @@ class Broadcast:
         own, exact = Reference(model), settings.downlink_bound is None
         if self.reference is not None and own.digest == self._published and exact == self.exact:
             return self.reference
-        # Whatever clients send: of tensors without a bound nothing is lost.
-        lossless = settings.replace(
-            error_bound="step:1", update=DELTA, codec=settings.lossless if exact else "uniform"
-        )
-        self._settings, self._streams = lossless.replace(factors={}), {}
+        self._settings, self._streams = _lossless(settings), {}
         before = self.reference if not (exact or self.exact) else None
-        if before is not None and not before.fits(Layout.of(own.arrays)):
+        if before is not None and any(before.like(*item) is None for item in model.items()):
             before = None
         if exact:
             self._units, self._deltas, self.reference = {}, [], own
@@ -134,10 +129,9 @@ class Broadcast:
 
     def _begin_shared(self, own: Reference) -> Reference:
         """Begin with a model that clients may have, of which they know all but the order."""
-        placed = place_initial(own.arrays, self._settings)
-        reference = Reference({**own.arrays, **placed.points})
+        points, self._units = place_initial(own.arrays, self._settings)
+        reference = Reference({**own.arrays, **points})
         self.initial = initial_reference(own.arrays, self._settings).digest
-        self._units = dict(placed.spacings)
         stream, _ = compress_measured(
             reference.arrays,
             self._settings,
@@ -150,23 +144,29 @@ class Broadcast:
     def _next(self, own: Reference, settings: Settings, before: Reference | None) -> Reference:
         """Move the reference model towards the server's, or begin with a key frame."""
         bounds = self._bounds(own, settings, before)
-        units = self._units if before is not None else None
-        placed = place(own.arrays, bounds, before, units and self._last_spacings())
-        placed = self._with_still(placed, own, bounds, before)
-        model = {**own.arrays, **placed.points}
-        rest = {name: bound for name, bound in bounds.items() if name not in placed.points}
+        # Of the points that clients hold; those of a key frame are multiples of its units.
+        last = self._deltas[-1].spacings if self._deltas else self._units
+        points, spacings = place(own.arrays, bounds, before, last if before is not None else {})
+        if before is not None:
+            # What has not moved has no bound, and stays. What has moved and has none, such as a
+            # tensor that is constant or NaN now, goes exactly.
+            for name in last.keys() - bounds.keys():
+                if np.array_equal(octets(own.arrays[name]), octets(self._model[name])):
+                    points[name], spacings[name] = before.arrays[name], last[name]
+        model = {**own.arrays, **points}
+        rest = {name: bound for name, bound in bounds.items() if name not in points}
         stream, report = compress_measured(
-            model, self._settings, before, bounds=rest, spacings=placed.spacings
+            model, self._settings, before, bounds=rest, spacings=spacings
         )
         if report.lossy:  # tensors off the grid, such as those in half precision
             model = arrays_of(Reader(stream), before)
         reference = Reference(model)
         if before is None:
-            self._units, self._deltas = dict(placed.spacings), []
+            self._units, self._deltas = spacings, []
             self._streams[b""] = stream
         else:
-            self._units = common_spacings([self._units, placed.spacings])
-            self._deltas.append(Delta(before.digest, stream, dict(placed.spacings)))
+            self._units = common_spacings([self._units, spacings])
+            self._deltas.append(Delta(before.digest, stream, spacings))
         return reference
 
     def _bounds(
@@ -175,16 +175,15 @@ class Broadcast:
         """Return the absolute bounds of the tensors that may be lossy, above 0."""
         bound = settings.downlink_bound
         assert bound is not None
-        last = Reference(self._model) if before is not None else None
+        last = Reference(self._model if before is not None else {})
         if before is not None and bound.kind == "step":
-            assert last is not None
             moved = energies(own.arrays, last, self._settings)
             return bounds_of_step(moved, self._settings, bound.value)
         found = {}
         for name, x in own.arrays.items():
             if not is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
                 continue
-            base = like_in(last.arrays, name, x) if last is not None else None
+            base = last.like(name, x)
             if base is None:
                 own_bound = bound.absolute(x) if bound.kind in ("abs", "rel") else math.inf
                 found[name] = min(KEY_FRAME.absolute(x), own_bound)
@@ -194,34 +193,6 @@ class Broadcast:
             else:
                 found[name] = bound.absolute(x)
         return {name: value for name, value in found.items() if value}
-
-    def _last_spacings(self) -> dict[str, float]:
-        """Return the spacings of the points that clients hold; a key frame's are its units."""
-        return dict(self._deltas[-1].spacings) if self._deltas else self._units
-
-    def _with_still(
-        self,
-        placed: Placed,
-        own: Reference,
-        bounds: Mapping[str, float],
-        before: Reference | None,
-    ) -> Placed:
-        """Return the points with those of tensors that have not moved, and so have no bound.
-
-        A tensor without one that has moved, such as one that is constant or NaN now, goes exactly.
-        """
-        if before is None:
-            return placed
-        spacings = self._last_spacings()
-        still = {
-            name: before.arrays[name]
-            for name in spacings
-            if name not in bounds
-            and np.array_equal(octets(own.arrays[name]), octets(self._model[name]))
-        }
-        return Placed(
-            {**placed.points, **still}, {**placed.spacings, **{n: spacings[n] for n in still}}
-        )
 
     def _forget(self, nbytes: int, client_digests: Container[bytes]) -> None:
         """Keep as many deltas as are worth their memory, and the last one in any case."""
@@ -266,11 +237,7 @@ class Broadcast:
             moved = dict(differences(Reader(delta.stream), delta.spacings))
             # Of a tensor that went without loss, where its points hardly save anything, the model
             # before is not known.
-            model = {
-                name: x - moved[name]
-                for name, x in model.items()
-                if name in delta.spacings and name in moved
-            }
+            model = {name: x - moved[name] for name, x in model.items() if name in moved}
         if lag == 0:
             self._streams[base] = deltas[0].stream
             return
@@ -305,9 +272,13 @@ class Broadcast:
         self._model, self._published, self.initial = model, state.published, state.initial
         self._units, self._deltas = dict(state.units), list(state.deltas)
         self._streams = {b"": state.key_frame} if state.key_frame else {}
-        self._settings = settings.replace(
-            error_bound="step:1", update=DELTA, codec="uniform", factors={}
-        )
+        self._settings = _lossless(settings)
+
+
+def _lossless(settings: Settings) -> Settings:
+    """Return how a model is sent, whatever clients send: without loss where there is no bound."""
+    codec = settings.lossless if settings.downlink == EXACT else "uniform"
+    return settings.replace(error_bound="step:1", update=DELTA, codec=codec, factors={})
 
 
 def initial_reference(model: Mapping[str, NDArray], settings: Settings) -> Reference:
@@ -317,5 +288,5 @@ def initial_reference(model: Mapping[str, NDArray], settings: Settings) -> Refer
         model: in any order: files do not keep a model's.
         settings: with the rule for tensors that may be lossy.
     """
-    placed = place_initial(model, settings)
-    return Reference(dict(sorted({**model, **placed.points}.items())))
+    points, _ = place_initial(model, settings)
+    return Reference(dict(sorted({**model, **points}.items())))

@@ -7,26 +7,29 @@ client keeps from one request to the next: two models, the reference and the res
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Final, Protocol
 
 import numpy as np
 
-from fedsz.arrays import LOSSY_DTYPES, NDArray, New, StateDict, as_arrays, cast, new_memory
+from fedsz.arrays import LOSSY_DTYPES, NDArray, StateDict, as_arrays, cast, is_finite
 from fedsz.core.broadcast import initial_reference
-from fedsz.core.coders import CodecCoder, Coder, UpdateCoder
+from fedsz.core.coders import CodecCoder, Coder, PipelineCoder, flat
 from fedsz.core.decode import arrays_of
-from fedsz.core.encode import Report, compress_lossless, compress_measured
-from fedsz.core.feedback import ErrorFeedback
-from fedsz.core.pipeline import PipelineCoder
+from fedsz.core.encode import Report, compress_measured
+from fedsz.core.feedback import UpdateCoder, UpdateEnergy
 from fedsz.core.protocol import ReplyNote, Request
-from fedsz.core.reference import Reference, require_reference, shown
-from fedsz.core.step import UpdateEnergy, bounds_of_step, energies, is_step, scales_of_step
+from fedsz.core.reference import (
+    Reference,
+    bounds_of_step,
+    energies,
+    is_step,
+    require_reference,
+    scales_of_step,
+    shown,
+)
 from fedsz.errors import DivergedUpdate, NeedsKeyFrame
-from fedsz.methods import by_step
-from fedsz.methods.base import is_finite
-from fedsz.methods.state import by_tensor, flat
+from fedsz.methods import Chain
 from fedsz.stream import Limits, Reader
 
 logger = logging.getLogger(__name__)
@@ -36,7 +39,7 @@ RESIDUAL: Final = "feedback"
 BEFORE: Final = "before"  # the residual that a reply of this round began with
 _SHOWN: Final = 5  # tensors that an error names
 
-Memory = Mapping[str, NDArray]  # residuals and methods' state, see `fedsz.methods.state.flat`
+Memory = Mapping[str, NDArray]  # residuals and methods' state, see `fedsz.core.coders.flat`
 
 
 class Store(Protocol):
@@ -45,8 +48,8 @@ class Store(Protocol):
     def reference(self, key: str) -> Reference | None:
         """Return the reference model, if there is one."""
 
-    def keep_reference(self, key: str, model: Reference) -> None:
-        """Keep the reference model."""
+    def keep_reference(self, key: str, model: Reference) -> Reference:
+        """Keep the reference model, and return it as it is kept."""
 
     def memory(self, key: str) -> tuple[Memory, bytes, int]:
         """Return residuals and methods' state, and the run and the round that they are of."""
@@ -87,13 +90,12 @@ class ClientSession:
         self._reports: list[Report] = []
         self._energies: list[UpdateEnergy] = []
 
-    def receive(self, key: str, stream: bytes, new: New = new_memory) -> Reference:
+    def receive(self, key: str, stream: bytes) -> Reference:
         """Return the model that a message has under a key, and keep it if the server says so.
 
         Args:
             key: of the model.
             stream: of a key frame or a delta; b"" if this client is to have the model.
-            new: makes the memory of arrays, where a codec decodes into such.
 
         Raises:
             NeedsKeyFrame: this client lacks the model that the stream starts from.
@@ -104,23 +106,19 @@ class ClientSession:
         before = self._store.reference(key)
         if before is not None:
             self._had[key] = before.digest
-        if wanted and before is not None and before.digest == wanted:
+        if before is not None and before.digest == wanted:
             self.models[key] = before
             return before
-        if base:
-            before = self._starting_from(key, base, before)
-        if stream or not base:
+        model = start = self._starting_from(key, base, before) if base else None
+        if stream or model is None:
             reader = Reader(stream, self._limits)
             self._limits = self._limits.less(reader.header.decoded_bytes)
-            model = Reference(arrays_of(reader, before if base else None, new))
-        else:
-            assert before is not None
-            model = before
+            model = Reference(arrays_of(reader, start))
         if wanted:
             if base and model.digest != wanted:
                 raise NeedsKeyFrame(f"{key!r}: the delta leads to another model than the server's")
             require_reference(wanted, model)
-            self._store.keep_reference(key, model)
+            model = self._store.keep_reference(key, model)
         self.models[key] = model
         return model
 
@@ -147,27 +145,24 @@ class ClientSession:
 
         Args:
             key: as the reply calls its arrays.
-            trained: the app's arrays. Those of a reply that does not train are sent without loss.
-                Floats are sent in the dtypes of the reference model.
+            trained: the app's arrays. Those of a reply that does not train, or that no model was
+                received for, are sent without loss. Floats are sent in the dtypes of the
+                reference model.
             known_step: whether they are known to be a step; else their values tell.
 
         Raises:
             DivergedUpdate: a tensor that was finite is not any more.
         """
-        if not self.request.trains:
-            stream, report = compress_lossless(trained, self.request.settings)
-            self._reports.append(report)
-            return stream
-        only = next(iter(self.models)) if len(self.models) == 1 else key
-        reference = self.models.get(key) or self.models.get(only)
-        if reference is None:
-            stream, report = compress_measured(trained, self.request.settings.without_reference)
-            self._reports.append(report)
-            return stream
-        arrays = _in_dtypes_of(reference, trained)
-        return self._coded(
-            key, arrays, reference, replies_step=known_step or is_step(arrays, reference)
-        )
+        reference = self.models.get(key)
+        if reference is None and len(self.models) == 1:
+            (reference,) = self.models.values()
+        if self.request.trains and reference is not None:
+            arrays = _in_dtypes_of(reference, trained)
+            replies_step = known_step or is_step(arrays, reference)
+            return self._coded(key, arrays, reference, replies_step=replies_step)
+        stream, report = compress_measured(trained, self.request.settings.lossless_only)
+        self._reports.append(report)
+        return stream
 
     def _coded(
         self,
@@ -180,29 +175,25 @@ class ClientSession:
         """Code an update with error feedback, if the server asks for it."""
         request, settings = self.request, self.request.settings
         self.is_step |= replies_step
-        start = (
-            Reference({n: np.zeros_like(x) for n, x in arrays.items()})
-            if replies_step
-            else reference
-        )
-        memory, waited = self._memory(key)
-        residuals = {name: s.pop(RESIDUAL) for name, s in memory.items() if RESIDUAL in s}
+        start, base = reference, reference if settings.sends_differences else None
+        if replies_step:
+            start, base = Reference({n: np.zeros_like(x) for n, x in arrays.items()}), None
+        residuals, earlier, waited = self._memory(key)
+        pipeline = settings.pipeline
+        is_by_step = pipeline.by_step if pipeline else settings.bound.kind == "step"
+        moved = energies(arrays, start, settings) if is_by_step else {}
+        self._check_finite(key, arrays, reference, moved)
+        coder = self._coder(pipeline, moved, earlier)
         decay = settings.feedback_decay
-        feedback = None if decay is None else ErrorFeedback(residuals, decay**waited)
-        coder = self._coder(arrays, start, residuals, {n: s for n, s in memory.items() if s})
-        update = UpdateCoder(coder, start, feedback)
-        base = reference if settings.sends_differences and not replies_step else None
+        weight = 1.0 if decay is None else decay**waited
+        update = UpdateCoder(coder, start, None if decay is None else residuals, weight)
         stream, report = compress_measured(arrays, settings, base, coder=update)
-        log_misfits(
-            key, {**(feedback.misfits if feedback else {}), **getattr(coder, "misfits", {})}
-        )
-        self._check_finite(key, arrays, reference, update.steps)
-        kept = {name: {RESIDUAL: r} for name, r in feedback.residuals.items()} if feedback else {}
-        state = coder.state if isinstance(coder, PipelineCoder) else {}
+        log_misfits(key, coder.misfits)
+        memory: Memory = {}
         if settings.keeps_state:
-            self._store.keep_memory(key, {**flat(kept), **state}, request.run, request.round)
-        else:
-            self._store.keep_memory(key, {}, request.run, request.round)
+            of_feedback = {name: {RESIDUAL: r} for name, r in update.residuals.items()}
+            memory = flat(of_feedback) | coder.state
+        self._store.keep_memory(key, memory, request.run, request.round)
         self._reports.append(report)
         self._energies.append(update.energy)
         return stream
@@ -214,8 +205,8 @@ class ClientSession:
         """
         memory, run, of_round = self._store.memory(key)
         if (run, of_round) == (self.request.run, self.request.round):
-            return {n: s[BEFORE] for n, s in by_tensor(memory).items() if BEFORE in s}
-        return {n: s[RESIDUAL] for n, s in self._memory(key)[0].items() if RESIDUAL in s}
+            return _by_tensor(memory, BEFORE)
+        return self._memory(key)[0]
 
     def keep_residuals(self, key: str, residuals: Mapping[str, NDArray]) -> None:
         """Keep the residual of this round, by tensor, beside that of earlier rounds."""
@@ -223,49 +214,38 @@ class ClientSession:
         memory |= flat({name: {BEFORE: r} for name, r in self.residuals(key).items()})
         self._store.keep_memory(key, memory, self.request.run, self.request.round)
 
-    def _memory(self, key: str) -> tuple[dict[str, dict[str, NDArray]], int]:
-        """Return the state of each tensor, and the rounds that it has waited, at least 1.
+    def _memory(self, key: str) -> tuple[dict[str, NDArray], Memory, int]:
+        """Return residuals by tensor, the state of methods, and the rounds since, at least 1.
 
-        A residual of another run, or of this round or a later one, is of another past than the
+        What is of another run, or of this round or a later one, is of another past than the
         server's: nothing is returned.
         """
         memory, run, of_round = self._store.memory(key)
         if run != self.request.run or of_round >= self.request.round:
-            return {}, 1
+            return {}, {}, 1
         finite = {name: x for name, x in memory.items() if is_finite(x)}
         log_misfits(key, dict.fromkeys(memory.keys() - finite.keys(), "not finite"))
-        states = {name: dict(state) for name, state in by_tensor(finite).items()}
-        return states, self.request.round - of_round
+        residuals = _by_tensor(finite, RESIDUAL)
+        state = {n: x for n, x in finite.items() if not n.startswith(f"{RESIDUAL}/")}
+        return residuals, state, self.request.round - of_round
 
     def _coder(
         self,
-        arrays: Mapping[str, NDArray],
-        start: Reference,
-        residuals: Mapping[str, NDArray],
-        earlier: Mapping[str, Mapping[str, NDArray]],
+        pipeline: Chain | None,
+        moved: Mapping[str, tuple[int, float]],
+        earlier: Memory,
     ) -> Coder:
         """Return what codes an update: the codec of the settings, or their pipeline."""
-        request, settings, pipeline = (
-            self.request,
-            self.request.settings,
-            self.request.settings.pipeline,
-        )
+        request = self.request
         if pipeline is None:
-            bounds: dict[str, float] = {}
-            if settings.bound.kind == "step":
-                bounds = bounds_of_step(energies(arrays, start, settings), settings)
-                if not bounds and residuals:  # nothing moved: of the residual
-                    zeros = Reference({n: np.zeros_like(r) for n, r in residuals.items()})
-                    bounds = bounds_of_step(energies(residuals, zeros, settings), settings)
-            return CodecCoder(settings, bounds)
-        scales = scales_of_step(energies(arrays, start, settings)) if by_step(pipeline) else {}
+            return CodecCoder(request.settings, bounds_of_step(moved, request.settings))
         return PipelineCoder(
             pipeline,
             seed=request.seed,
             round=request.round,
             sender=self._sender,
-            earlier=flat(earlier),
-            scales=scales,
+            earlier=earlier,
+            scales=scales_of_step(moved),
         )
 
     def _check_finite(
@@ -273,13 +253,16 @@ class ClientSession:
         key: str,
         arrays: Mapping[str, NDArray],
         reference: Reference,
-        steps: Mapping[str, float],
+        moved: Container[str],
     ) -> None:
-        """Raise `DivergedUpdate` for an update that has diverged, and forget its residual."""
+        """Raise `DivergedUpdate` for an update that has diverged, and forget its residual.
+
+        Tensors in ``moved`` have a finite step.
+        """
         for name, before in reference.arrays.items():
-            if name not in arrays or math.isfinite(steps.get(name, math.nan)):
+            if name not in arrays or name in moved:
                 continue
-            if not np.isfinite(arrays[name]).all() and np.isfinite(before).all():
+            if not is_finite(arrays[name]) and is_finite(before):
                 self._store.keep_memory(key, {}, self.request.run, self.request.round)
                 raise DivergedUpdate(
                     f"training made NaN or infinities of {name!r}; nothing is sent"
@@ -287,14 +270,26 @@ class ClientSession:
 
     def note(self) -> ReplyNote:
         """Return what goes beside the streams of the reply."""
+        reports, energies = self._reports, self._energies  # some records have nothing to compare
+        total = sum(energies, UpdateEnergy())
         feeds_back = self.request.trains and self.request.settings.feedback_decay is not None
-        return ReplyNote.of(
-            self._reports,
-            self._energies,
-            feeds_back=feeds_back,
+        return ReplyNote(
             is_step=self.is_step,
-            had=self._had,
+            had=dict(self._had),
+            encode_seconds=sum(report.seconds for report in reports),
+            max_error=max((report.max_error for report in reports), default=0.0),
+            tensors=sum(report.tensors for report in reports),
+            lossy=sum(report.lossy for report in reports),
+            energy_fraction=max(total.fraction, 0.0) if energies else None,
+            residual_ratio=total.residual_ratio if energies and feeds_back else None,
+            moved=float(total.step > 0) if total.tensors else None,
         )
+
+
+def _by_tensor(memory: Memory, path: str) -> dict[str, NDArray]:
+    """Return the arrays of a memory that have one path, by tensor."""
+    start = f"{path}/"
+    return {n.removeprefix(start): x for n, x in memory.items() if n.startswith(start)}
 
 
 def _in_dtypes_of(reference: Reference, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:

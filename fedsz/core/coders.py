@@ -1,36 +1,36 @@
 """What codes the tensors of a state_dict that may be lossy: a codec within a bound, or a pipeline.
 
-`UpdateCoder` stands around either on a client: it adds error feedback, and measures how much of an
-update arrives.
+`fedsz.core.feedback` adds error feedback around either.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
-from fedsz.arrays import NDArray
+import numpy as np
+
+from fedsz.arrays import NDArray, is_finite, is_small, wide
 from fedsz.bounds import ErrorBound
-from fedsz.codecs import Codec, LosslessCodec
-from fedsz.codecs.spread import energy_between
-from fedsz.codecs.uniform import WIDE, Uniform, compare
-from fedsz.core.feedback import ErrorFeedback
-from fedsz.core.framed import framed
-from fedsz.core.lossless import Entry, encode_lossless
-from fedsz.core.lossy import (
-    CodedTensor,
-    Within,
-    bound_of,
-    compared,
-    encode_difference,
-    encode_within,
-)
-from fedsz.core.reference import Reference, like_in
+from fedsz.codecs import Codec, LosslessCodec, of_wire_id
+from fedsz.core.decode import PipelineDecoder, require_finite
 from fedsz.core.settings import Settings
-from fedsz.core.step import UpdateEnergy
-from fedsz.stream import DIFFERENCE, VALUES, Chain, Part
+from fedsz.core.tensors import (
+    CodedTensor,
+    Entry,
+    Within,
+    encode_lossless,
+    encode_lossy,
+)
+from fedsz.errors import CodecError, CodecUnavailable, CorruptStream
+from fedsz.methods import Chain, Shared, State, TensorSpec
+from fedsz.methods.symbols import write
+from fedsz.stream import CHAIN, CHAIN_DIFFERENCE, CHAINED, DIFFERENCE, VALUES, Part
+from fedsz.stream import Chain as ChainRecord
+
+_TENSOR: Final = "/"  # between the name of a state's array and its tensor, in a record
 
 
 class Coder(ABC):
@@ -39,35 +39,41 @@ class Coder(ABC):
     Attributes:
         chains: the pipelines that payloads have been coded by, as the stream's header has them.
         max_error: the largest error so far, as a fraction of its tensor's bound; 0 without bounds.
+        misfits: by tensor, why what earlier rounds have kept of it is not used.
     """
 
     def __init__(self) -> None:
-        self.chains: list[Chain] = []
+        self.chains: list[ChainRecord] = []
         self.max_error = 0.0
+        self.misfits: dict[str, str] = {}
+
+    @property
+    def state(self) -> dict[str, NDArray]:
+        """What is kept for the next round; see `flat`."""
+        return {}
 
     @abstractmethod
-    def encode(self, entry: Entry, reference: Reference | None) -> Part | None:
+    def encode(self, entry: Entry) -> Part | None:
         """Return the payload of a tensor; None where it has to stay lossless.
 
-        A tensor that the reference has is coded as the difference from it.
+        A tensor with a base is coded as the difference from it.
         """
 
-    @abstractmethod
-    def decode(self, entry: Entry, part: Part, reference: Reference | None) -> NDArray:
+    def decode(self, entry: Entry, part: Part) -> NDArray:
         """Return the tensor as a receiver of its payload decodes it."""
+        codec: Codec | PipelineDecoder
+        if part.transform in CHAINED:
+            codec = PipelineDecoder.of(self.chains[part.codec_id], entry.name)
+        elif part.bound is None:
+            return entry.x
+        else:
+            codec = of_wire_id(part.codec_id)
+        base = entry.base if part.transform in (DIFFERENCE, CHAIN_DIFFERENCE) else None
+        return CodedTensor(entry.x.dtype, entry.x.shape, codec, part.data, 0, base).decode()
 
     def exact(self, entry: Entry) -> Entry:
         """Return what is to be sent of a tensor that stays lossless: the tensor."""
         return entry
-
-    def feeds_back(self, entry: Entry) -> bool:  # noqa: ARG002 - of subclasses
-        """Say whether error feedback, if there is some, is for this tensor."""
-        return True
-
-
-def base_of(entry: Entry, reference: Reference | None) -> NDArray | None:
-    """Return the tensor that an entry may be coded as a difference from, if there is one."""
-    return None if reference is None else like_in(reference.arrays, entry.name, entry.x)
 
 
 def hardly_saves(payload: bytes, x: NDArray) -> bool:
@@ -97,173 +103,147 @@ class CodecCoder(Coder):
             return ErrorBound.abs(self._bounds[name])
         return None if self._bound.kind == "step" else self._settings.bound_of(name)
 
-    def encode(self, entry: Entry, reference: Reference | None) -> Part | None:
+    def encode(self, entry: Entry, bound: ErrorBound | None = None) -> Part | None:
         """Do as `Coder.encode`.
 
         A tensor stays lossless where coding it would hardly save anything, and where its bound
         cannot be kept.
-        """
-        return self.encode_bounded(entry, reference, self.bound(entry.name))
 
-    def encode_bounded(
-        self, entry: Entry, reference: Reference | None, bound: ErrorBound | None
-    ) -> Part | None:
-        """Do as `encode` within another bound."""
+        Args:
+            entry: the tensor.
+            bound: in place of the tensor's own.
+        """
+        bound = bound or self.bound(entry.name)
         if bound is None:
             return None
         if isinstance(self.codec, LosslessCodec):
-            return encode_lossless([entry], self.codec, reference)
-        x, base = entry.x, base_of(entry, reference)
-        within, transform = None, VALUES
-        if base is not None:
-            within, transform = encode_difference(x, base, bound, self.codec), DIFFERENCE
-        # A bound by the deviation of differences is none for values: what did not move would be
-        # lost.
-        if within is None and not (base is not None and bound.kind == "std"):
-            absolute = bound.absolute(x)
-            within = encode_within(x, absolute, self.codec) if absolute else None
-            transform = VALUES
-        return self.part(entry, within, transform)
+            return encode_lossless([entry], self.codec)
+        within = encode_lossy(entry.x, entry.base, bound, self.codec)
+        return None if within is None else self.part(entry, within)
 
-    def part(self, entry: Entry, within: Within | None, transform: int) -> Part | None:
+    def part(self, entry: Entry, within: Within) -> Part | None:
         """Return a payload as a part of the stream; None where it hardly saves anything."""
-        if within is None or hardly_saves(within.payload, entry.x):
+        if hardly_saves(within.payload, entry.x):
             return None
         stated = within.bound if self.codec.keeps_bound else within.max_error
         if stated:
             self.max_error = max(self.max_error, within.max_error / stated)
+        transform = DIFFERENCE if within.is_difference else VALUES
         return Part(self.codec.wire_id, within.payload, stated, (entry.i,), transform)
 
-    def decode(self, entry: Entry, part: Part, reference: Reference | None) -> NDArray:
-        """Do as `Coder.decode`."""
-        if part.bound is None:
-            return entry.x
-        base = base_of(entry, reference) if part.transform == DIFFERENCE else None
-        return CodedTensor(entry.x.dtype, entry.x.shape, self.codec, part.data, 0, base).decode()
 
-
-class UpdateCoder(Coder):
-    """A coder at work on what a client has made of its reference model.
-
-    Of an update by `uniform` in float32 or float64 three passes see all elements: one look, which
-    finds the bound and how far the tensor has moved; the codec's own, which finds its scales; and
-    that which quantises, which writes the residual as well. All other tensors are coded, decoded
-    and compared.
+class PipelineCoder(Coder):
+    """A pipeline at work on one state_dict.
 
     Args:
-        coder: codes tensors.
-        start: the reference model, whether updates are differences from it or not.
-        feedback: adds residuals, and keeps new ones; None without error feedback.
-
-    Attributes:
-        energy: how much of the update arrives.
-        steps: by tensor that may be lossy, the sum of squares of its step; not finite where the
-            step is not.
+        chain: what codes tensors.
+        seed, round, sender: as in `fedsz.methods.Shared`.
+        earlier: the state after an earlier round, as `state` returned it.
+        scales: by tensor, what bounds of kind ``step`` are multiplied with.
     """
 
-    def __init__(self, coder: Coder, start: Reference, feedback: ErrorFeedback | None) -> None:
-        super().__init__()
-        self._coder, self._start, self._feedback = coder, start, feedback
-        self.chains = coder.chains
-        self.energy = UpdateEnergy()
-        self.steps: dict[str, float] = {}
-
-    def encode(self, entry: Entry, reference: Reference | None) -> Part | None:
-        """Do as `Coder.encode` of the tensor with its residual, and keep the new one."""
-        part = self._encode(entry, reference)
-        self.max_error = self._coder.max_error
-        return part
-
-    def _encode(self, entry: Entry, reference: Reference | None) -> Part | None:
-        base, coder = base_of(entry, self._start), self._coder
-        if base is None:
-            return coder.encode(entry, reference)
-        if isinstance(coder, CodecCoder) and isinstance(coder.codec, Uniform):
-            bound = coder.bound(entry.name)
-            if entry.x.dtype in WIDE and entry.x.size and bound is not None:
-                return self._encode_in_place(entry, base, bound, coder, coder.codec, reference)
-        return self._encode_decoded(entry, base, reference)
-
-    def exact(self, entry: Entry) -> Entry:
-        """Return a tensor with its residual: all that the tensor's dtype holds of it arrives."""
-        if self._feedback is None or not self._coder.feeds_back(entry):
-            return entry
-        x = self._feedback.target(entry.name, entry.x)
-        if x is entry.x or x.dtype in WIDE:
-            self._feedback.keep(entry.name, None)
-        else:
-            self._feedback.keep_rest(entry.name, entry.x, x)
-        return entry._replace(x=x)
-
-    def decode(self, entry: Entry, part: Part, reference: Reference | None) -> NDArray:
-        """Do as `Coder.decode`."""
-        return self._coder.decode(entry, part, reference)
-
-    def _encode_in_place(
+    def __init__(
         self,
-        entry: Entry,
-        base: NDArray,
-        bound: ErrorBound,
-        coder: CodecCoder,
-        codec: Uniform,
-        reference: Reference | None,
-    ) -> Part | None:
-        """Code a tensor without making an array but for its residual."""
-        x, feedback, by_deviation = entry.x, self._feedback, bound.kind == "std"
-        residual = feedback.of(entry.name, x) if feedback else None
-        statistics = compare(
-            x, base, deviation=by_deviation, energies=True, threads=codec.threads, residual=residual
-        )
-        if not math.isfinite(statistics.target + statistics.step) or (
-            by_deviation and reference is None
-        ):
-            return self._encode_decoded(entry, base, reference)
-        self.steps[entry.name] = statistics.step
-        absolute, rounding = bound_of(statistics, bound, x.dtype)
-        if reference is None:
-            rounding = 0.0
-        if not absolute > rounding:
-            return self._encode_decoded(entry, base, reference)
-        # Without error feedback, too: the energy of what is lost is counted as it is written.
-        origin, rest = None if reference is None else base, framed(x.shape, x.dtype)
-        coded = codec.encode_update(x, origin, absolute - rounding, residual, rest.room)
-        within = Within(coded.payload, absolute, coded.max_error + rounding)
-        part = coder.part(entry, within, VALUES if reference is None else DIFFERENCE)
-        lost = coded.left if part else 0.0
-        self.energy += UpdateEnergy(statistics.step, statistics.target, lost, 1)
-        if feedback and part:
-            feedback.keep(entry.name, rest.x if lost or rest.x.any() else None)
-        return part
+        chain: Chain,
+        *,
+        seed: int = 0,
+        round: int = 0,  # noqa: A002
+        sender: int = 0,
+        earlier: Mapping[str, NDArray] = MappingProxyType({}),
+        scales: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        super().__init__()
+        self._chain, self._drawn, self._scales = chain, (seed, round, sender), scales
+        self._earlier, self._state = by_tensor(earlier), dict[str, State]()
 
-    def _encode_decoded(
-        self, entry: Entry, base: NDArray, reference: Reference | None
-    ) -> Part | None:
-        """Code a tensor, decode it, and compare."""
-        coder = self._coder
-        feedback = self._feedback if coder.feeds_back(entry) else None
-        target = entry
-        if feedback is not None:
-            target = entry._replace(x=feedback.target(entry.name, entry.x))
-        if isinstance(coder, CodecCoder):
-            bound = coder.bound(entry.name)
-            if bound and bound.kind == "std" and reference and entry.x.size:
-                # Of the step and the residual, a bound would grow with what it leaves out.
-                statistics = compared(entry.x, base, deviation=True)
-                if own := bound.absolute_of(statistics.deviation):
-                    bound = ErrorBound.abs(own)
-            part = coder.encode_bounded(target, reference, bound)
-        else:
-            part = coder.encode(target, reference)
-        decoded = target.x if part is None else coder.decode(target, part, reference)
-        if feedback and part:
-            feedback.keep_rest(entry.name, entry.x, decoded)
-        self._measure(entry, base, target.x, decoded)
-        return part
+    @property
+    def state(self) -> dict[str, NDArray]:
+        """Do as `Coder.state`."""
+        return flat({**self._earlier, **self._state})
 
-    def _measure(self, entry: Entry, base: NDArray, target: NDArray, decoded: NDArray) -> None:
-        """Note how much of a tensor arrives."""
-        step = self.steps[entry.name] = energy_between(entry.x, base)
-        if entry.x.size and math.isfinite(step):
-            lost = 0.0 if decoded is target else energy_between(target, decoded)
-            sent = step if target is entry.x else energy_between(target, base)
-            self.energy += UpdateEnergy(step, sent, lost, 1)
+    def encode(self, entry: Entry) -> Part | None:
+        """Do as `Coder.encode`.
+
+        A tensor stays lossless where it is empty or not finite, where a method cannot code it or
+        would decode it to what is not finite, and where that would hardly save anything. The state
+        stays as it was then.
+
+        Raises:
+            CodecUnavailable: a codec's library is not installed here.
+        """
+        base = entry.base
+        x = entry.x.astype(wide(entry.x.dtype), copy=False)
+        if base is not None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                x = np.asarray(np.subtract(x, base, dtype=x.dtype))
+        payload = self._coded(x, entry) if x.size and is_finite(x) else None
+        if payload is None:
+            return None
+        record = ChainRecord(str(self._chain.sent), *self._drawn)
+        if record not in self.chains:
+            self.chains.append(record)
+        kind = CHAIN if base is None else CHAIN_DIFFERENCE
+        return Part(self.chains.index(record), payload, None, (entry.i,), kind)
+
+    def _coded(self, x: NDArray, entry: Entry) -> bytes | None:
+        """Return the payload of a finite ``x``, and keep the state; None if it stays lossless."""
+        spec, chain = TensorSpec(x.shape, x.dtype, entry.name), self._chain
+        shared = Shared(spec, *self._drawn, scale=self._scales.get(entry.name, 0.0))
+        before = self._before(spec)
+        try:
+            chain.require_affordable(spec)
+            with np.errstate(over="ignore", invalid="ignore"):
+                coded, after = chain.encode(x, before, shared)
+                payload = write(chain, coded)
+                # Most methods decode some elements to more than they were.
+                if not all(map(is_small, (x, *before.values()))):
+                    require_finite(chain.decode(coded, shared))
+                    if not all(map(is_finite, after.values())):
+                        raise CodecError(f"nothing finite is left of {spec.name!r} to keep")
+        except CodecUnavailable:
+            raise
+        except (CodecError, CorruptStream):
+            return None
+        if hardly_saves(payload, entry.x):
+            return None
+        if after:
+            self._state[spec.name] = after
+        return payload
+
+    def _before(self, spec: TensorSpec) -> State:
+        """Return the earlier state of a tensor, if it fits, or the state to begin with."""
+        first = self._chain.init(spec)
+        earlier = self._earlier.pop(spec.name, None)
+        if earlier is None:
+            return first
+        if why := misfit(earlier, first):
+            self.misfits[spec.name] = why
+            return first
+        self._state[spec.name] = earlier
+        return earlier
+
+
+def flat(states: Mapping[str, State]) -> dict[str, NDArray]:
+    """Return the arrays of all tensors' states as a record has them."""
+    return {f"{key}{_TENSOR}{name}": x for name, s in states.items() for key, x in s.items()}
+
+
+def by_tensor(record: Mapping[str, NDArray]) -> dict[str, State]:
+    """Return the state of each tensor, given a record of `flat`."""
+    states: dict[str, dict[str, NDArray]] = {}
+    for key, x in record.items():
+        own, _, name = key.partition(_TENSOR)
+        states.setdefault(name, {})[own] = x
+    return dict(states)
+
+
+def misfit(earlier: State, needed: State) -> str:
+    """Return where a state differs from one of the right shapes and dtypes; "" if it fits."""
+    have, want = (
+        {key: f"{x.dtype} {x.shape}" for key, x in state.items()} for state in (earlier, needed)
+    )
+    for key in sorted(have.keys() | want.keys()):
+        has, needs = have.get(key, "none"), want.get(key, "none")
+        if has != needs:
+            return f"{key} is {has} and must be {needs}"
+    return ""

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fedsz import codecs
-from fedsz.arrays import (
-    LOSSY_DTYPES,
-    NDArray,
-    New,
-    StateDict,
-    as_tensor,
-    new_memory,
-    wide,
-)
+from fedsz import codecs, methods
+from fedsz.arrays import LOSSY_DTYPES, Buffer, NDArray, StateDict, as_tensor, is_finite, wide
 from fedsz.codecs import Codec
-from fedsz.core.lossless import base_of, decode_lossless
-from fedsz.core.lossy import CodedTensor, located, moved
-from fedsz.core.pipeline import PipelineDecoder
+from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.core.reference import Reference, like_in, require_reference
-from fedsz.stream import BITS, CHAIN_DIFFERENCE, CHAINED, DIFFERENCE, Limits, Reader
+from fedsz.core.tensors import CodedTensor, base_of, decode_lossless, located, moved
+from fedsz.errors import ConfigError, CorruptStream, UnsupportedStream
+from fedsz.methods import Chain, Shared, Sparse, TensorSpec
+from fedsz.methods.base import DTYPES, Decoded, dense
+from fedsz.methods.symbols import read
+from fedsz.stream import (
+    BITS,
+    CHAIN_DIFFERENCE,
+    CHAINED,
+    DIFFERENCE,
+    MOST_CHAINS,
+    Limits,
+    Reader,
+    Tensor,
+)
+from fedsz.stream import Chain as ChainRecord
 
 
 def decompress(
@@ -61,28 +68,16 @@ def decompress(
     return arrays if as_numpy else {name: as_tensor(x) for name, x in arrays.items()}
 
 
-def arrays_of(
-    reader: Reader, reference: Reference | None = None, new: New = new_memory
-) -> dict[str, NDArray]:
-    """Return the arrays of a stream by name, in its order; raises as `decode` does."""
-    decoded = dict(decode(reader, reference, new))
-    return {tensor.name: decoded[tensor.name] for tensor in reader.header.tensors}
-
-
-def decode(
-    reader: Reader, reference: Reference | None = None, new: New = new_memory
-) -> Iterator[tuple[str, NDArray]]:
-    """Yield name and array of each tensor of a stream; some of them in ``new`` memory.
-
-    Tensors come in the order of their payloads, which is not that of the state_dict.
+def arrays_of(reader: Reader, reference: Reference | None = None) -> dict[str, NDArray]:
+    """Return the arrays of a stream by name, in its order.
 
     Raises:
         CorruptStream: a payload is not what the header says.
         ReferenceMismatch: it is a difference from another state_dict than ``reference``.
         CodecUnavailable: a codec's library is not installed here.
     """
-    for name, x in unpack(reader, reference):
-        yield name, owned(x, new)
+    decoded = {name: owned(x) for name, x in unpack(reader, reference)}
+    return {tensor.name: decoded[tensor.name] for tensor in reader.header.tensors}
 
 
 def unpack(
@@ -90,9 +85,10 @@ def unpack(
     reference: Reference | None = None,
     onto: Mapping[str, NDArray] = MappingProxyType({}),
 ) -> Iterator[tuple[str, NDArray | CodedTensor]]:
-    """Do as `decode`, but leave coded what a codec or a pipeline has coded.
+    """Yield name and tensor of a stream; what a codec or a pipeline has coded is left coded.
 
-    Arrays that were stored without loss are read-only views of what was unpacked.
+    Tensors come in the order of their payloads, which is not that of the state_dict. Arrays that
+    were stored without loss are read-only views of what was unpacked. Raises as `arrays_of`.
 
     Args:
         reader: of the stream.
@@ -133,7 +129,7 @@ def differences(reader: Reader, names: Container[str]) -> Iterator[tuple[str, ND
             differences by a codec are left out.
 
     Raises:
-        CorruptStream, CodecUnavailable: as `decode`.
+        CorruptStream, CodecUnavailable: as `arrays_of`.
     """
     for payload, data, offset in reader.payloads():
         if payload.transform == DIFFERENCE:
@@ -144,17 +140,15 @@ def differences(reader: Reader, names: Container[str]) -> Iterator[tuple[str, ND
                 yield tensor.name, coded.decode()
 
 
-def owned(x: NDArray | CodedTensor, new: New = new_memory) -> NDArray:
-    """Return what `unpack` has yielded as an array, which does not keep the stream alive.
-
-    It can be written to, unless it is in ``new`` memory that cannot.
+def owned(x: NDArray | CodedTensor) -> NDArray:
+    """Return what `unpack` has yielded as a writable array, which does not keep the stream alive.
 
     Raises:
         CorruptStream: a payload is not what the header says.
         CodecUnavailable: a codec's library is not installed here.
     """
     if isinstance(x, CodedTensor):
-        return x.decode(new)
+        return x.decode()
     return x if x.flags.writeable else x.copy()
 
 
@@ -167,7 +161,7 @@ def decode_onto(
     trained. So are those that are one array in both, to the bit.
 
     Raises:
-        CorruptStream, ReferenceMismatch, CodecUnavailable: as `decode`.
+        CorruptStream, ReferenceMismatch, CodecUnavailable: as `arrays_of`.
     """
     for name, x in unpack(reader, reference, model):
         is_on_model = isinstance(x, CodedTensor) and x.reference is not None
@@ -178,3 +172,82 @@ def decode_onto(
             with np.errstate(over="ignore", invalid="ignore"):
                 y = moved(own, np.subtract(y, start, dtype=wide(y.dtype)))
         yield name, y
+
+
+@dataclass(frozen=True)
+class PipelineDecoder:
+    """What a pipeline of a stream's header decodes: to `CodedTensor`, a codec.
+
+    Attributes:
+        chain: that decodes.
+        record: of the header.
+        name: of the tensor.
+    """
+
+    chain: Chain
+    record: ChainRecord
+    name: str = ""
+
+    dtypes: ClassVar = DTYPES
+
+    @classmethod
+    def of(cls, record: ChainRecord, name: str = "") -> PipelineDecoder:
+        """Return that of a header's pipeline; `UnsupportedStream` if it is not known here."""
+        return cls(_parsed(record.text), record, name)
+
+    def of_tensor(self, tensor: Tensor) -> PipelineDecoder:
+        """Return that of one tensor; `LimitExceeded` if that takes too much for its size."""
+        self.chain.require_affordable(self._shared(tensor.shape, tensor.dtype).spec)
+        return replace(self, name=tensor.name)
+
+    def decode(
+        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: NDArray | None = None
+    ) -> NDArray:
+        """Do as `fedsz.codecs.Codec.decode`; without a base, of ``dtype`` or float32.
+
+        Raises:
+            CorruptStream: the payload holds something else.
+            CodecUnavailable: a codec's library is not installed here.
+        """
+        y = dense(self._decoded(payload, shape, dtype))
+        if base is not None:
+            return moved(base, y)
+        return y if y.flags.writeable else y.copy()  # a view of the payload
+
+    def open(
+        self, payload: Buffer, shape: Sequence[int], dtype: np.dtype, base: NDArray | None = None
+    ) -> Opened:
+        """Do as `fedsz.codecs.Codec.open`: what is sparse stays so, unless there is a base."""
+        decoded = self._decoded(payload, shape, dtype)
+        if isinstance(decoded, Sparse) and base is None:
+            return decoded
+        return OpenedArray(dense(decoded), base)
+
+    def _decoded(self, payload: Buffer, shape: Sequence[int], dtype: np.dtype) -> Decoded:
+        shared = self._shared(shape, dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            decoded = self.chain.decode(read(self.chain, payload, shared.spec), shared)
+        require_finite(decoded)
+        return decoded
+
+    def _shared(self, shape: Sequence[int], dtype: np.dtype) -> Shared:
+        spec = TensorSpec(tuple(shape), wide(dtype), self.name)
+        return Shared(spec, self.record.seed, self.record.round, self.record.sender)
+
+
+@lru_cache(maxsize=MOST_CHAINS)
+def _parsed(text: str) -> Chain:
+    """Return the pipeline of a header, or raise `UnsupportedStream`."""
+    try:
+        chain = methods.parse_sent(text)
+    except ConfigError as err:
+        raise UnsupportedStream(f"unknown pipeline {text!r}: {err}") from err
+    if chain.wrappers:
+        raise UnsupportedStream(f"{text!r} is no plain pipeline")
+    return chain
+
+
+def require_finite(decoded: Decoded) -> None:
+    """Raise `CorruptStream` if an element is not finite."""
+    if not is_finite(decoded.values if isinstance(decoded, Sparse) else decoded):
+        raise CorruptStream("an element that is not finite")

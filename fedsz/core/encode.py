@@ -9,20 +9,24 @@ from types import MappingProxyType
 from typing import Final
 
 from fedsz import methods
-from fedsz.arrays import DTYPE_IDS, NDArray, StateDict, as_array, as_arrays, require_state_dict
+from fedsz.arrays import (
+    DTYPE_IDS,
+    StateDict,
+    as_array,
+    as_arrays,
+    flat,
+    require_state_dict,
+)
 from fedsz.bounds import ErrorBound
-from fedsz.codecs import Codec
+from fedsz.codecs import Codec, _methods
 from fedsz.codecs.uniform import Uniform
-from fedsz.core.coders import CodecCoder, Coder, base_of, hardly_saves
-from fedsz.core.grid import comes_back
-from fedsz.core.lossless import Entry, encode_lossless
+from fedsz.core.coders import CodecCoder, Coder, PipelineCoder, hardly_saves
 from fedsz.core.partition import is_lossy
-from fedsz.core.pipeline import PipelineCoder
-from fedsz.core.reference import Reference
+from fedsz.core.reference import Reference, bounds_of_step, energies
 from fedsz.core.settings import DEFAULT, Settings
-from fedsz.core.step import bounds_of_step, energies
+from fedsz.core.tensors import Entry, encode_lossless
 from fedsz.errors import ConfigError
-from fedsz.methods import Transform, keeps_state
+from fedsz.methods import Chain
 from fedsz.stream import CHAINED, DIFFERENCE, VALUES, Part, Tensor, write
 
 # Smaller lossless tensors share a payload: a hundred BatchNorm vectors pack better together, and
@@ -59,7 +63,7 @@ def compress(
     threshold: int = DEFAULT.threshold,
     rule: str = DEFAULT.rule,
     reference: Reference | StateDict | None = None,
-    chain: str | Transform | None = None,
+    chain: str | Chain | None = None,
     seed: int = 0,
 ) -> bytes:
     """Return a state_dict as one self-describing stream.
@@ -110,18 +114,13 @@ def compress(
         if base is None:
             raise ConfigError(f"error bound {config.error_bound} is of a step: pass its reference=")
         bounds = bounds_of_step(energies(as_arrays(state), base, config), config)
-    coder = None if chain is None else PipelineCoder(_stateless(chain), seed=seed)
-    return compress_measured(state, config, base, bounds=bounds, coder=coder)[0]
-
-
-def _stateless(chain: str | Transform) -> Transform:
-    """Return a chain that nothing has to be kept of, or raise `ConfigError`."""
-    transform = methods.parse(chain) if isinstance(chain, str) else chain
-    if keeps_state(transform):
+    parsed = methods.parse(chain) if isinstance(chain, str) else chain
+    if parsed is not None and parsed.keeps_state:
         raise ConfigError(
-            f"{transform} keeps state from round to round, and compress() keeps none: FedSZMod does"
+            f"{parsed} keeps state from round to round, and compress() keeps none: FedSZMod does"
         )
-    return transform
+    coder = None if parsed is None else PipelineCoder(parsed, seed=seed)
+    return compress_measured(state, config, base, bounds=bounds, coder=coder)[0]
 
 
 def compress_measured(
@@ -159,23 +158,23 @@ def compress_measured(
         x = as_array(name, value)
         tensors.append(Tensor(name, DTYPE_IDS[x.dtype], x.shape))
         raw_bytes += x.nbytes
-        entry = Entry(i, name, x)
+        entry = Entry(i, name, x, reference.like(name, x) if reference else None)
         if name in spacings:
-            if point := encode_point(entry, spacings[name], settings.lossy_codec, reference):
+            if point := encode_point(entry, spacings[name], settings.lossy_codec):
                 parts.append(point)
                 continue
         elif is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
-            part = coder.encode(entry, reference)
+            part = coder.encode(entry)
             if part is not None:
                 parts.append(part)
                 lossy += part.bound is not None or part.transform in CHAINED
                 continue
         entry = coder.exact(entry)
         if x.nbytes >= SHARED_BELOW:
-            parts.append(encode_lossless([entry], lossless, reference))
+            parts.append(encode_lossless([entry], lossless))
         else:
             shared.setdefault(x.itemsize, []).append(entry)
-    parts += (encode_lossless(s, lossless, reference) for s in shared.values())
+    parts += (encode_lossless(s, lossless) for s in shared.values())
     differs = any(part.transform != VALUES for part in parts)
     digest = reference.digest if reference and differs else None
     stream = write(tensors, parts, digest, coder.chains)
@@ -183,26 +182,21 @@ def compress_measured(
     return stream, Report(raw_bytes, len(stream), seconds, coder.max_error, len(tensors), lossy)
 
 
-def encode_point(
-    entry: Entry, spacing: float, codec: Codec, reference: Reference | None
-) -> Part | None:
+def encode_point(entry: Entry, spacing: float, codec: Codec) -> Part | None:
     """Code a float32 tensor exactly, in multiples of ``spacing``: its own, or of a difference.
 
     None where that would hardly save anything, or is not exact.
     """
     if not isinstance(codec, Uniform):
         return None
-    x, base = entry.x, base_of(entry, reference)
+    x, base = entry.x, entry.base
     # Both ways: a broadcast is also undone, to find the models before it.
-    if base is not None and not (comes_back(x, base) and comes_back(base, x)):
-        return None
+    if base is not None:
+        sides = flat(x), flat(base)
+        if not (_methods.comes_back(*sides) and _methods.comes_back(*reversed(sides))):
+            return None
     payload = codec.encode_multiples(x, base, spacing)
     if hardly_saves(payload, x):
         return None
     transform = VALUES if base is None else DIFFERENCE
     return Part(codec.wire_id, payload, spacing / 2, (entry.i,), transform)
-
-
-def compress_lossless(arrays: Mapping[str, NDArray], settings: Settings) -> tuple[bytes, Report]:
-    """Return arrays as a stream without any error, and what it took."""
-    return compress_measured(arrays, settings.lossless_only)

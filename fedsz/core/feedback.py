@@ -12,39 +12,138 @@ rounds it, by at most 2^-8 of itself in bfloat16 and 2^-11 in float16 (2^-25 whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from fedsz.arrays import NDArray, chunks, wide
+from fedsz.arrays import NDArray, wide
+from fedsz.bounds import ErrorBound
 from fedsz.codecs.base import Residual
-from fedsz.core.lossy import narrow
+from fedsz.codecs.spread import energy_between
+from fedsz.codecs.uniform import WIDE, Comparison, Uniform, compare
+from fedsz.core.coders import CodecCoder, Coder
+from fedsz.core.reference import Reference
+from fedsz.core.tensors import Entry, Within, bound_of, compared, narrow
+from fedsz.stream import Part
 
 
-class ErrorFeedback:
-    """The residuals of a client: those of an earlier round, and those of this one.
+@dataclass(frozen=True)
+class UpdateEnergy:
+    """How much of an update arrives, in sums of squares over all tensors that may be lossy.
+
+    Attributes:
+        step: of the difference between the trained model and the reference model.
+        target: of that with the residual of earlier rounds.
+        residual: of the part of the target that the receiver lacks.
+        tensors: how many these are.
+    """
+
+    step: float = 0.0
+    target: float = 0.0
+    residual: float = 0.0
+    tensors: int = 0
+
+    def __add__(self, other: UpdateEnergy) -> UpdateEnergy:
+        """Return that of two updates together."""
+        return UpdateEnergy(
+            self.step + other.step,
+            self.target + other.target,
+            self.residual + other.residual,
+            self.tensors + other.tensors,
+        )
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of the update's energy that arrives, 1 - |v - v'|^2 / |v|^2."""
+        return 1.0 - self.residual / self.target if self.target else 1.0
+
+    @property
+    def residual_ratio(self) -> float:
+        """The norm of the residual over that of the step, |v - v'| / |s|."""
+        return math.sqrt(self.residual / self.step) if self.step else 0.0
+
+
+class UpdateCoder(Coder):
+    """A coder at work on what a client has made of its reference model, with error feedback.
+
+    Of an update by `uniform` in float32 or float64 three passes see all elements: one look, which
+    finds the bound and how far the tensor has moved; the codec's own, which finds its scales; and
+    that which quantises, which writes the residual as well. All other tensors are coded, decoded
+    and compared.
 
     Args:
-        earlier: by tensor, what earlier rounds left out.
+        coder: codes tensors.
+        start: the reference model, whether updates are differences from it or not.
+        earlier: by tensor, what earlier rounds left out; None without error feedback.
         weight: what these are multiplied with: decay^n.
 
     Attributes:
         residuals: by tensor, what this round has left out so far; those of tensors that the round
             has not sent wait, times the weight.
-        misfits: by tensor, why a residual is not used: it is of another shape or dtype.
+        energy: how much of the update arrives.
     """
 
     def __init__(
-        self, earlier: Mapping[str, NDArray] = MappingProxyType({}), weight: float = 1.0
+        self,
+        coder: Coder,
+        start: Reference,
+        earlier: Mapping[str, NDArray] | None,
+        weight: float = 1.0,
     ) -> None:
-        self._earlier, self._weight = earlier, weight
+        super().__init__()
+        self._coder, self._start, self._weight = coder, start, weight
+        self._feeds_back, self._earlier = earlier is not None, earlier or {}
+        self.chains, self.misfits = coder.chains, coder.misfits
         self.residuals: dict[str, NDArray] = {
-            name: r if weight == 1 else r * r.dtype.type(weight) for name, r in earlier.items()
+            name: r if weight == 1 else r * r.dtype.type(weight)
+            for name, r in self._earlier.items()
         }
-        self.misfits: dict[str, str] = {}
+        self.energy = UpdateEnergy()
 
-    def of(self, name: str, x: NDArray) -> Residual | None:
+    def encode(self, entry: Entry) -> Part | None:
+        """Do as `Coder.encode` of the tensor with its residual, and keep the new one."""
+        start = self._start.like(entry.name, entry.x)
+        if start is None:
+            part = self._coder.encode(entry)
+        elif found := self._within(entry, start):
+            part = self._encode_in_place(entry, *found)
+        else:
+            part = self._encode_decoded(entry, start)
+        self.max_error = self._coder.max_error
+        return part
+
+    def exact(self, entry: Entry) -> Entry:
+        """Return a tensor with its residual: all that the tensor's dtype holds of it arrives."""
+        if not self._feeds_back:
+            return entry
+        x = self.target(entry.name, entry.x)
+        self.keep_rest(entry.name, entry.x, x)
+        return entry._replace(x=x)
+
+    def target(self, name: str, x: NDArray) -> NDArray:
+        """Return a tensor with its residual: itself, if it has none."""
+        residual = self._residual(name, x)
+        return x if residual is None else narrow(residual.added_to(x), x.dtype)
+
+    def keep_rest(self, name: str, x: NDArray, decoded: NDArray) -> None:
+        """Keep what a tensor with its residual is above the tensor that its receiver decodes.
+
+        Nothing of a tensor with a NaN or an infinity anywhere: the next round starts afresh for it.
+        """
+        if decoded is x or decoded.dtype.kind in "iubc":
+            return self._keep(name, None)
+        residual = self._residual(name, x)
+        target = x if residual is None else residual.added_to(x)
+        with np.errstate(invalid="ignore", over="ignore"):
+            rest = np.subtract(target, decoded, dtype=wide(decoded.dtype))
+        if not np.isfinite(rest).all():
+            return self._keep(name, None)
+        rest = narrow(rest, decoded.dtype)
+        return self._keep(name, rest if rest.any() else None)
+
+    def _residual(self, name: str, x: NDArray) -> Residual | None:
         """Return what is to be added to a tensor, if anything."""
         r = self._earlier.get(name)
         if r is None or not self._weight:
@@ -54,44 +153,79 @@ class ErrorFeedback:
             return None
         return Residual(r, self._weight)
 
-    def target(self, name: str, x: NDArray) -> NDArray:
-        """Return a tensor with its residual: itself, if it has none."""
-        if self.of(name, x) is None:
-            return x
-        target = np.empty_like(x)
-        out = target.reshape(-1)
-        for here, part in self._sums(name, x):
-            out[here] = narrow(part, x.dtype)
-        return target
-
-    def keep(self, name: str, residual: NDArray | None) -> None:
+    def _keep(self, name: str, residual: NDArray | None) -> None:
         """Keep what this round leaves out of a tensor; None if it leaves out nothing."""
         self.residuals.pop(name, None)
         if residual is not None:
             self.residuals[name] = residual
 
-    def keep_rest(self, name: str, x: NDArray, decoded: NDArray) -> None:
-        """Keep what a tensor with its residual is above the tensor that its receiver decodes.
+    def _within(self, entry: Entry, start: NDArray) -> tuple[Comparison, float, float] | None:
+        """Return how far a tensor has moved, its absolute bound, and what rounding takes of that.
 
-        Nothing of a tensor with a NaN or an infinity anywhere: the next round starts afresh for it.
+        None where it cannot be coded without making an array but for its residual.
         """
-        if decoded.dtype.kind in "iubc":
-            return self.keep(name, None)
-        rest = np.empty_like(decoded)
-        sent, out = decoded.reshape(-1), rest.reshape(-1)
-        for here, target in self._sums(name, x):
-            with np.errstate(invalid="ignore", over="ignore"):
-                left = np.subtract(target, sent[here], dtype=wide(decoded.dtype))
-            if not np.isfinite(left).all():
-                return self.keep(name, None)
-            out[here] = narrow(left, decoded.dtype)
-        return self.keep(name, rest if rest.any() else None)
+        x, coder = entry.x, self._coder
+        if not isinstance(coder, CodecCoder) or not isinstance(coder.codec, Uniform):
+            return None
+        bound = coder.bound(entry.name)
+        if bound is None or x.dtype not in WIDE or not x.size:
+            return None
+        by_deviation = bound.kind == "std"
+        statistics = compare(
+            x,
+            start,
+            deviation=by_deviation,
+            energies=True,
+            threads=coder.codec.threads,
+            residual=self._residual(entry.name, x),
+        )
+        if not math.isfinite(statistics.target + statistics.step):
+            return None
+        if by_deviation and entry.base is None:
+            return None
+        absolute, rounding = bound_of(statistics, bound, x.dtype)
+        if entry.base is None:
+            rounding = 0.0
+        return (statistics, absolute, rounding) if absolute > rounding else None
 
-    def _sums(self, name: str, x: NDArray) -> Iterator[tuple[slice, NDArray]]:
-        """Yield a tensor's elements with their residual, a chunk at a time."""
-        residual, flat = self.of(name, x), x.reshape(-1)
-        for here in chunks(flat.size):
-            part = flat[here]
-            if residual is not None:
-                part = Residual(residual.x.reshape(-1)[here], residual.weight).added_to(part)
-            yield here, part
+    def _encode_in_place(
+        self, entry: Entry, statistics: Comparison, absolute: float, rounding: float
+    ) -> Part | None:
+        """Code a tensor as `_within` has found it."""
+        x, coder = entry.x, self._coder
+        assert isinstance(coder, CodecCoder)
+        assert isinstance(coder.codec, Uniform)
+        # Without error feedback, too: the energy of what is lost is counted as it is written.
+        rest, residual = np.empty_like(x), self._residual(entry.name, x)
+        coded = coder.codec.encode_update(x, entry.base, absolute - rounding, residual, rest)
+        error = coded.max_error + rounding
+        part = coder.part(entry, Within(coded.payload, absolute, error, entry.base is not None))
+        lost = coded.left if part else 0.0
+        self.energy += UpdateEnergy(statistics.step, statistics.target, lost, 1)
+        if self._feeds_back and part:
+            self._keep(entry.name, rest if lost or rest.any() else None)
+        return part
+
+    def _encode_decoded(self, entry: Entry, start: NDArray) -> Part | None:
+        """Code a tensor, decode it, and compare."""
+        coder, x = self._coder, entry.x
+        target = entry._replace(x=self.target(entry.name, x)) if self._feeds_back else entry
+        if isinstance(coder, CodecCoder):
+            bound = coder.bound(entry.name)
+            if bound and bound.kind == "std" and entry.base is not None and x.size:
+                # Of the step and the residual, a bound would grow with what it leaves out.
+                deviation = compared(x, start, deviation=True).deviation
+                if own := bound.absolute_of(deviation):
+                    bound = ErrorBound.abs(own)
+            part = coder.encode(target, bound)
+        else:
+            part = coder.encode(target)
+        decoded = target.x if part is None else self.decode(target, part)
+        if self._feeds_back and part:
+            self.keep_rest(entry.name, x, decoded)
+        step = energy_between(x, start)
+        if x.size and math.isfinite(step):
+            lost = 0.0 if decoded is target.x else energy_between(target.x, decoded)
+            sent = step if target.x is x else energy_between(target.x, start)
+            self.energy += UpdateEnergy(step, sent, lost, 1)
+        return part

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from fractions import Fraction
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -26,7 +25,7 @@ from fedsz.arrays import NDArray, flat
 from fedsz.codecs import _methods
 from fedsz.codecs.base import FLOAT32
 from fedsz.core.partition import is_lossy
-from fedsz.core.reference import Reference, like_in
+from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 
 SPACING_BITS: Final = 4  # of a first spacing: it is at most an eighth below twice the bound
@@ -37,26 +36,12 @@ INITIAL_BITS: Final = 9
 Spacings = Mapping[str, float]  # by tensor on the grid, the spacing of its last points
 
 
-@dataclass(frozen=True)
-class Placed:
-    """The tensors of a model that are on the grid.
-
-    Attributes:
-        points: the tensors.
-        spacings: by tensor, points differ from those before by multiples of it; without a model
-            before, points are multiples of it.
-    """
-
-    points: Mapping[str, NDArray]
-    spacings: Spacings
-
-
 def place(
     model: Mapping[str, NDArray],
     bounds: Mapping[str, float],
     before: Reference | None = None,
-    spacings: Spacings | None = None,
-) -> Placed:
+    spacings: Spacings = MappingProxyType({}),
+) -> tuple[dict[str, NDArray], dict[str, float]]:
     """Return the grid points nearest to the tensors of a model, within their bounds.
 
     Args:
@@ -64,26 +49,27 @@ def place(
         bounds: by tensor, the absolute error; above 0.
         before: the reference model before. Without it, points are multiples of a spacing.
         spacings: of that model.
+
+    Returns:
+        By tensor, its points and their spacing: points differ from those before by multiples of it.
     """
     points: dict[str, NDArray] = {}
     found: dict[str, float] = {}
     for name, bound in bounds.items():
-        x, last = model[name], 0.0
-        base = None
-        if before is not None:
-            base, last = like_in(before.arrays, name, x), (spacings or {}).get(name, 0.0)
-            if base is None or not last:
-                continue
-        if x.dtype != FLOAT32 or not x.size:
+        x, last = model[name], spacings.get(name, 0.0)
+        base = None if before is None else before.like(name, x)
+        if x.dtype != FLOAT32 or not x.size or (before is not None and (base is None or not last)):
             continue
         spacing = spacing_below(2 * bound, last)
         point = nearest(x, spacing, base)
         if point is not None:
             points[name], found[name] = point, spacing
-    return Placed(points, found)
+    return points, found
 
 
-def place_initial(model: Mapping[str, NDArray], settings: Settings) -> Placed:
+def place_initial(
+    model: Mapping[str, NDArray], settings: Settings
+) -> tuple[dict[str, NDArray], dict[str, float]]:
     """Return the points of a model that both sides have: hardly moved, and the same everywhere."""
     bounds = {
         name: initial_spacing(x) / 2
@@ -133,18 +119,10 @@ def nearest(x: NDArray, spacing: float, base: NDArray | None = None) -> NDArray 
 
 
 def common_spacings(grids: Iterable[Spacings]) -> dict[str, float]:
-    """Return the largest spacings of which those of all grids are multiples, where all have one."""
+    """Return the largest spacings of which those of all grids are multiples, where all have one.
+
+    The spacings of a tensor are powers of two times its first one.
+    """
     known = list(grids)
     names = set.intersection(*map(set, known)) if known else set()
-    return {name: _common({grid[name] for grid in known}) for name in names}
-
-
-def _common(spacings: Iterable[float]) -> float:
-    exact = [Fraction(spacing) for spacing in spacings]
-    units = max(spacing.denominator for spacing in exact)  # powers of two: the largest will do
-    return math.gcd(*(int(spacing * units) for spacing in exact)) / units
-
-
-def comes_back(x: NDArray, base: NDArray) -> bool:
-    """Say whether base + (x - base) is x, to the bit, of float32."""
-    return bool(_methods.comes_back(flat(x), flat(base)))
+    return {name: min(grid[name] for grid in known) for name in names}

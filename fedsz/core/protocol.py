@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any, Final, Self
 
 import msgspec
 
-from fedsz.core.encode import Report
 from fedsz.core.settings import Settings
-from fedsz.core.step import UpdateEnergy
 from fedsz.errors import ConfigError
 
 # The most that a client may say of a number; a larger one counts as that.
@@ -102,30 +99,6 @@ class ReplyNote(msgspec.Struct, frozen=True, kw_only=True):
     energy_fraction: float | None = None
     residual_ratio: float | None = None
     moved: float | None = None
-
-    @classmethod
-    def of(
-        cls,
-        reports: list[Report],
-        energies: list[UpdateEnergy],
-        *,
-        feeds_back: bool,
-        is_step: bool,
-        had: Mapping[str, bytes],
-    ) -> Self:
-        """Return it for a reply of several records; some may have nothing to compare with."""
-        whole = sum(energies, UpdateEnergy())
-        return cls(
-            is_step=is_step,
-            had=dict(had),
-            encode_seconds=sum(report.seconds for report in reports),
-            max_error=max((report.max_error for report in reports), default=0.0),
-            tensors=sum(report.tensors for report in reports),
-            lossy=sum(report.lossy for report in reports),
-            energy_fraction=max(whole.fraction, 0.0) if energies else None,
-            residual_ratio=whole.residual_ratio if energies and feeds_back else None,
-            moved=float(whole.step > 0) if whole.tensors else None,
-        )
 
     def encode(self) -> bytes:
         """Return it as bytes."""

@@ -15,7 +15,7 @@ from fedsz.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedsz.codecs import Codec, LosslessCodec
-    from fedsz.methods import Transform
+    from fedsz.methods import Chain
 
 WEIGHTS: Final = "weights"
 DELTA: Final = "delta"
@@ -36,7 +36,7 @@ def _codec(text: str) -> Codec:
     return codecs.parse(text)
 
 
-def _update(text: str) -> str | Transform:
+def _update(text: str) -> str | Chain:
     """Return one of `UPDATES` as it is, and else the pipeline that codes differences."""
     if text in UPDATES:
         return text
@@ -67,11 +67,6 @@ _READERS: Final[dict[str, Callable[[str], Any]]] = {
 def _read(name: str, text: str) -> Any:
     """Return the object that the text of a field describes, or raise `ConfigError`."""
     return _READERS[name](text)
-
-
-def codec_text(text: str) -> str:
-    """Return a codec with its settings in its one form, or raise `ConfigError`."""
-    return str(_read("codec", text))
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +182,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.update != WEIGHTS
 
     @property
-    def pipeline(self) -> Transform | None:
+    def pipeline(self) -> Chain | None:
         """The pipeline of methods that codes what clients send, if any."""
         return None if self.update in UPDATES else _read("update", self.update)
 
@@ -196,28 +191,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """What a residual is multiplied with for each round; None without error feedback."""
         if self.pipeline is None:
             return self.decay if self.update == DELTA_EF else None
-        from fedsz.methods import Feedback, parts_of
-
-        feedback = (part for part in parts_of(self.pipeline) if isinstance(part, Feedback))
-        return next((part.decay for part in feedback), None)
+        return self.pipeline.feedback_decay
 
     @property
     def keeps_state(self) -> bool:
         """Whether clients keep a residual, or the state of a method, for the next round."""
-        from fedsz.methods import keeps_state
-
-        feeds_back = self.feedback_decay is not None
-        return feeds_back or (self.pipeline is not None and keeps_state(self.pipeline))
-
-    @property
-    def without_reference(self) -> Settings:
-        """The same for a reply to a message that had no model: a bound of its own, or none."""
-        stays = self.bound.kind in ("rel", "abs") and self.pipeline is None
-        return self.replace(update=WEIGHTS) if stays else self.lossless_only
+        return self.update == DELTA_EF if self.pipeline is None else self.pipeline.keeps_state
 
     @property
     def lossless_only(self) -> Settings:
-        """The same without any error: for replies that do not train."""
+        """The same without any error: for replies that do not train, or have no reference."""
         return self.replace(
             update=WEIGHTS, error_bound=_DEFAULTS["error_bound"], codec=self.lossless
         )

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from fedsz.bounds import ErrorBound
 from fedsz.control.policy import FIXED
 from fedsz.core.partition import PAPER as PAPER_RULE
-from fedsz.core.settings import EXACT, WEIGHTS, codec_text
+from fedsz.core.settings import EXACT, WEIGHTS, Settings
 from fedsz.errors import ConfigError
 from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse
@@ -207,7 +207,7 @@ def codecs(text: str) -> tuple[str, ...]:
         ConfigError: there is none, or one that does not exist.
     """
     # One whose library is missing stays: its runs fail, each with a row that says so.
-    return tuple(dict.fromkeys(map(codec_text, names(text, "codecs"))))
+    return tuple(dict.fromkeys(Settings(codec=name).codec for name in names(text, "codecs")))
 
 
 def partitions(text: str, alpha: float) -> list[tuple[str, float]]:

@@ -25,11 +25,10 @@ from fedsz.extras import explained
 with explained():
     from fedsz import flower_compat  # noqa: F401 - first, for it knows which releases fit
     from fedsz.flower.fedbuff import FedBuff
-    from fedsz.flower.grid import FedSZGrid
+    from fedsz.flower.grid import FedSZGrid, compressed
     from fedsz.flower.liveness import Deadlines
     from fedsz.flower.mod import FedSZMod
     from fedsz.flower.rules import Rules
-    from fedsz.flower.server_app import compressed
     from fedsz.flower.strategy import StreamingFedAvg
     from fedsz.transport.client import run_client
     from fedsz.transport.grpc_grid import GrpcGrid

@@ -18,7 +18,7 @@ from fedsz.flower.mean import Mean
 from fedsz.flower.records import views_of
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.strategy import Evaluate, StreamingFedAvg, streamed
-from fedsz.flower.update import SealedRecord, Term, Update
+from fedsz.flower.update import SealedRecord
 from fedsz.flower_compat import records_in
 
 BUFFER: Final = 10
@@ -177,19 +177,17 @@ class FedBuff(StreamingFedAvg):
             self._out[node] = message_id, self._models
         return set(chosen)
 
-    def _opened(
-        self, record: ArrayRecord, node: int, weight: float
-    ) -> tuple[Update, list[Term], float, float]:
+    def _add_record(self, mean: Mean, record: ArrayRecord, node: int, weight: float) -> None:
         if not isinstance(record, SealedRecord):
             raise ConfigError("FedBuff needs a FedSZGrid")
         record.received = replace(record.received, staleness=self._staleness)
         if self._staleness > self.max_staleness:
             why = f"{self._staleness} models are newer; at most {self.max_staleness} may be"
             raise RefusedReply(Refusal.STALE, why)
-        update, terms, weight, scale = super()._opened(record, node, weight)
+        update, terms, scale = record.opened()
         share = self._share(node)
         self._recent.append(node)
-        return update, terms, weight, scale * share
+        mean.add(update, terms, weight, scale * share)
 
     def _share(self, node: int) -> float:
         """Return what a client's step counts times, by how often others have replied lately."""
@@ -198,10 +196,7 @@ class FedBuff(StreamingFedAvg):
         return min(1.0, most / (1 + self._recent.count(node)))
 
     def _begin_mean(self) -> Mean:
-        return Mean(steps=True)
-
-    def _result(self, mean: Mean, *, inside: bool) -> ArrayRecord:
-        return mean.result(views_of(self._newest), rounds=not inside)
+        return Mean(views_of(self._newest))
 
 
 def _refused(reply: Message) -> bool:

@@ -13,27 +13,28 @@ from itertools import chain
 from typing import Any, Final, Self
 
 import msgspec
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
 
 from fedsz import flower_compat as compat
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.control.controller import Controller, asked_for
 from fedsz.control.policy import DEFAULT_TOLERANCE, SENSITIVITY
-from fedsz.control.record import Decision, RoundRecord, Traffic
+from fedsz.control.record import RoundRecord, Traffic
 from fedsz.core.settings import DEFAULT
 from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedReply, TooFewReplies
-from fedsz.flower.book import RoundBook
 from fedsz.flower.differential_privacy import is_private
 from fedsz.flower.guard import SumMaker
 from fedsz.flower.incoming import OpenedReply
 from fedsz.flower.incoming import Replies as ReplyChecks
 from fedsz.flower.liveness import Backoff, Deadlines, Quorum
 from fedsz.flower.outgoing import OpenRequest, Sender
+from fedsz.flower.polling import NOT_TAKEN
 from fedsz.flower.records import is_round, is_training, round_of
 from fedsz.flower.refusal import BLAMELESS, Refusal, kind_of, reason, reason_of
-from fedsz.flower.requests import NO_REPLY, NOT_TAKEN, Outcome, Requests
+from fedsz.flower.requests import NO_REPLY, Outcome, Requests
+from fedsz.flower.round_statistics import RoundStatistics
 from fedsz.flower.rules import FLEET, NO_LIMIT, Rules, weight_of
 from fedsz.flower.wrapped_grid import WrappedGrid, wraps
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
@@ -134,9 +135,10 @@ class FedSZGrid(WrappedGrid):
         is_fleet, least = rules == FLEET, min_replies or 1
         self._quorum = Quorum(least) if is_fleet or min_replies is not None else None
         deadlines = deadlines or (Deadlines(quorum=least) if is_fleet else Deadlines(math.inf))
-        rules = replace(Rules.of(rules), same_model=same_model)
-        book = RoundBook(inner, controller, logs=True, on_round=on_round)
-        self._set_up(inner, book, rules, deadlines, secure, shared_initial=shared_initial)
+        rules = Rules.of(rules)
+        statistics = RoundStatistics(inner, controller, logs=True, on_round=on_round)
+        known: Any = {"shared_initial": shared_initial, "same_model": same_model}
+        self._set_up(inner, statistics, rules, deadlines, secure, **known)
 
     @classmethod
     def controlled(
@@ -160,44 +162,50 @@ class FedSZGrid(WrappedGrid):
         """
         grid = cls.__new__(cls)
         grid._quorum = grid._new_controller = None
-        book = RoundBook(inner, controller, logs=False)
-        grid._set_up(inner, book, rules, deadlines, secure, shared_initial=True, seed=seed)
+        statistics = RoundStatistics(inner, controller, logs=False)
+        grid._set_up(inner, statistics, rules, deadlines, secure, shared_initial=True, seed=seed)
         return grid
 
     def _set_up(
         self,
         inner: Grid,
-        book: RoundBook,
+        statistics: RoundStatistics,
         rules: Rules,
         deadlines: Deadlines,
         secure: SumMaker | None,
         *,
         shared_initial: bool,
+        same_model: bool = True,
         seed: int | None = None,
     ) -> None:
         super().__init__(inner)
         if secure is not None:  # nothing can be checked of a masked update
-            no_limits: Any = {"max_client_share": 1.0, "max_update_norm": NO_LIMIT}
-            rules = replace(rules, same_model=False, **no_limits)
+            rules = replace(rules, max_client_share=1.0, max_update_norm=NO_LIMIT)
         self.is_secure, self._lock = secure is not None, threading.RLock()
-        self._book, self._rules, self._deadlines = book, rules, deadlines
+        self._statistics, self._rules, self._deadlines = statistics, rules, deadlines
         self._secure = secure
         self._new_sender = partial(Sender, shared_initial=shared_initial, seed=seed)
+        self._new_checks = partial(ReplyChecks, rules, same_model=same_model and secure is None)
         self._begin_run()
 
     def _begin_run(self) -> None:
         """Know nothing of clients, as in a new process: neither models, residuals nor norms."""
         self._numbers: dict[str, tuple[int, set[int]]] = {}  # by type: the round, and its nodes
-        self._sender, self._checks = self._new_sender(), ReplyChecks(self._rules)
-        self._requests = Requests(self.inner, self._sender, self._book, self._deadlines, self._lock)
+        self._sender, self._checks = self._new_sender(), self._new_checks()
+        self._requests = Requests(
+            self.inner, self._sender, self._statistics, self._deadlines, self._lock
+        )
         self._backoff, self._asked, self._failed = Backoff(), set[int](), set[int]()
         self._waiting = deque[Iterator[Message]]()  # replies that were pulled, and are not judged
+        self._early: list[
+            Outcome
+        ] = []  # that wait for others, by which it is known what is typical
         self._is_streamed = False  # whether the last push takes replies one at a time
         self._is_open = False  # whether a round of training has begun, and not ended
         self._purpose: tuple[str, tuple[int, ...]] = "", ()
         self._sums = None
         if self._secure is not None:
-            self._sums = self._secure.of_run(self, self._book, self._rules.weighted_by)
+            self._sums = self._secure.of_run(self, self._statistics, self._rules.weighted_by)
 
     def state(self) -> RecordDict:
         """Return what the Grid remembers of the rounds so far, for `restore` in another process."""
@@ -216,7 +224,7 @@ class FedSZGrid(WrappedGrid):
         records: dict[str, Any] = dict(state)
         try:
             entries = records[_STATE]
-            self._sender.restore(entries["sender"], records, self._book.decision.config)
+            self._sender.restore(entries["sender"], records, self._statistics.decision.config)
             self._checks.restore(entries["checks"])
             self._backoff = msgspec.msgpack.decode(entries["backoff"], type=Backoff)
             if self._sums:
@@ -224,14 +232,6 @@ class FedSZGrid(WrappedGrid):
         except (KeyError, TypeError, ValueError) as err:
             raise CorruptStream(f"these records are no Grid's: {type(err).__name__} {err}") from err
         self._is_open = False
-
-    def steer(self, decision: Decision) -> None:
-        """Compress otherwise from the next message on.
-
-        Raises:
-            CodecUnavailable: a codec's library is not installed here.
-        """
-        self._book.steer(decision)
 
     def observe(self, *, accuracy: float | None = None, loss: float | None = None) -> None:
         """Tell the policy how good the model is that goes out next, where the app measures that.
@@ -242,7 +242,7 @@ class FedSZGrid(WrappedGrid):
             accuracy: on held-out data, in [0, 1].
             loss: mean cross-entropy there, in nats.
         """
-        self._book.measured = accuracy, loss
+        self._statistics.measured = accuracy, loss
 
     def end_round(self, **measured: Any) -> RoundRecord:
         """Return the record of the round that is over, and decide how the next one is sent.
@@ -256,22 +256,22 @@ class FedSZGrid(WrappedGrid):
         """
         with self._lock:
             ends_itself = self._new_controller is not None
-            if ends_itself and not self._is_open and (ended := self._book.amend(measured)):
+            if ends_itself and not self._is_open and (ended := self._statistics.amend(measured)):
                 return ended
-            replies = list(self._book.replies)
+            replies = list(self._statistics.replies)
             self._failed |= {
                 reply.node
                 for reply in replies
                 if reply.refused and kind_of(reply.refused) not in BLAMELESS
             }
             answered = {reply.node for reply in replies if reply.trains} - self._failed
-            if self._rules.backs_off:
+            if not self._rules.tolerant:
                 self._backoff.end_round(answered, self._failed)
             self._checks.end_round(replies)
             self._asked, self._failed, self._is_open = set(), set(), False
-            record = self._book.end(measured)
+            record = self._statistics.end(measured)
             if self._new_controller is None:
-                self._book.decide()
+                self._statistics.decide()
             return record
 
     def take_traffic(self) -> Traffic:
@@ -279,7 +279,7 @@ class FedSZGrid(WrappedGrid):
 
         Sums are of all; lists have the last 10,000 updates and failures.
         """
-        return self._book.take_traffic()
+        return self._statistics.take_traffic()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Encode and push; see Flower's `Grid`.
@@ -305,12 +305,15 @@ class FedSZGrid(WrappedGrid):
         """Pull and decode; see Flower's `Grid`.
 
         Replies to `StreamedRequest`s are still sealed, and come one at a time: those that wait
-        count in the round that takes them.
+        count in the round that takes them. While it is not known what is typical, none comes before
+        half of the open requests have a reply, or the first one would decide it alone.
         """
         wanted = list(message_ids)
-        outcomes = self._requests.pull(wanted)
+        outcomes = self._early + self._requests.pull(wanted)
+        waits = self._is_streamed and self._checks.lacks_typical
+        self._early = outcomes if waits and len(outcomes) < len(self._requests) else []
         found = self._requests.pull_not_sent(wanted)
-        if outcomes:
+        if outcomes and not self._early:
             self._waiting.append(self._judged(outcomes))
         while self._waiting:
             for message in self._waiting[0]:
@@ -397,7 +400,7 @@ class FedSZGrid(WrappedGrid):
             asked = [m for m in pushed if m.metadata.dst_node_id not in silent]
             if trains and begins:
                 self._begin_round(pushed, {m.metadata.dst_node_id for m in asked})
-            decision, base = self._book.decision, self._book.controller.base
+            decision, base = self._statistics.decision, self._statistics.controller.base
             opened = self._sender.open(asked, decision, base, streamed=streamed) if asked else []
         return opened, backed_off
 
@@ -419,9 +422,9 @@ class FedSZGrid(WrappedGrid):
         if not (goes_on and self._is_open):
             self._end_if_open()
             if is_private(pushed[0].content):
-                self._book.controller.private = True  # bounds go by the round number alone
+                self._statistics.controller.private = True  # bounds go by the round number alone
             if self._new_controller is not None:
-                self._book.decide()
+                self._statistics.decide()
             self._sender.round += 1
             self._is_open, self._purpose, self._asked = True, purpose, set()
         self._asked |= nodes
@@ -445,7 +448,7 @@ class FedSZGrid(WrappedGrid):
             if number < last or (number == last and not nodes.isdisjoint(asked)):
                 logger.info("fedsz: round %d after round %d: a new run begins", number, last)
                 self._end_if_open()
-                self._book.begin_run(self._new_controller())
+                self._statistics.begin_run(self._new_controller())
                 self._begin_run()
                 asked = set()
             self._numbers[kind] = number, nodes | (asked if number == last else set())
@@ -520,15 +523,15 @@ class FedSZGrid(WrappedGrid):
 
     def _count(self, one: OpenedReply, counted: Any) -> None:
         if one.asked.evaluates:
-            self._book.evaluated(one.reply)
+            self._statistics.evaluated(one.reply)
         # Arrays that another protocol has masked are none; `SecureRounds` counts its own.
         masked = one.asked.trains and bool(one.asked.models) and self._sums is None
         if counted.parts or masked:
-            self._book.received(counted)
+            self._statistics.received(counted)
 
     def _refused(self, asked: OpenRequest, reply: Message, err: FedszError) -> Message:
         if asked.evaluates and kind_of(err) is Refusal.METRIC:
-            self._book.evaluated(reply)  # a loss that is not finite is news of the model
+            self._statistics.evaluated(reply)  # a loss that is not finite is news of the model
         self.fail(asked.node, reason(err), kind_of(err), trains=asked.trains)
         return compat.error_in_place_of(reply, reason(err))
 
@@ -537,12 +540,12 @@ class FedSZGrid(WrappedGrid):
         logger.warning("node %d left out: %s", node, why)
         if trains and kind not in BLAMELESS:
             self._failed.add(node)
-        self._book.failed(node, why, kind)
+        self._statistics.failed(node, why, kind)
 
     def withdraw(self, nodes: Iterable[int], why: RefusedReply) -> None:
         """Let the replies of these nodes not count, though they have passed."""
         known = set(nodes)
-        for reply in self._book.replies:
+        for reply in self._statistics.replies:
             if reply.node in known:
                 reply.withdrawn = reply.withdrawn or why
 
@@ -565,6 +568,33 @@ class FedSZGrid(WrappedGrid):
         if trains:
             quorum.require()
         return [m if m.has_error() else compat.error_in_place_of(m, str(refused)) for m in replies]
+
+
+def compressed(app: ServerApp, *args: Any, **options: Any) -> ServerApp:
+    """Return an app that does what ``app`` does on a `FedSZGrid`.
+
+    For apps made of a ``server_fn``, or of a strategy and a config, which Flower itself starts.
+
+    Args:
+        app: any ServerApp.
+        *args: of `FedSZGrid`, after its Grid.
+        **options: likewise.
+
+    Raises:
+        ConfigError: as `FedSZGrid`, when the app runs.
+
+    Examples:
+        >>> from flwr.serverapp import ServerApp
+        >>> from fedsz.flower import compressed
+        >>> app = compressed(ServerApp(), error_bound="std:1")
+    """
+    outer = ServerApp()
+
+    @outer.main()
+    def main(grid: Grid, context: Context) -> None:
+        app(FedSZGrid(grid, *args, **options), context)
+
+    return outer
 
 
 def checked(reply: Message) -> Message:

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz.core.client import ClientSession
-from fedsz.flower.book import RoundBook
+from fedsz.flower.round_statistics import RoundStatistics
 from fedsz.flower.store import Records, RecordStore
 
 if TYPE_CHECKING:
@@ -69,5 +69,5 @@ class Sums(Protocol):
 class SumMaker(Protocol):
     """Makes the secure sums of a run; see `fedsz.flower.SecureSum`."""
 
-    def of_run(self, grid: FedSZGrid, book: RoundBook, weighted_by: str) -> Sums:
+    def of_run(self, grid: FedSZGrid, statistics: RoundStatistics, weighted_by: str) -> Sums:
         """Return those of one run of a Grid."""

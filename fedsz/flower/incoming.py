@@ -17,7 +17,6 @@ from fedsz.arrays import Layout
 from fedsz.core.protocol import ReplyNote
 from fedsz.core.reference import Reference
 from fedsz.errors import FedszError, ModelMismatch, RefusedReply
-from fedsz.flower.book import CountedReply
 from fedsz.flower.outgoing import OpenRequest
 from fedsz.flower.records import (
     is_sealed,
@@ -27,6 +26,7 @@ from fedsz.flower.records import (
 )
 from fedsz.flower.refusal import refusing_failures
 from fedsz.flower.requests import Outcome
+from fedsz.flower.round_statistics import CountedReply
 from fedsz.flower.rules import Move, Rules, Typical, check_schemas, weight_of
 from fedsz.flower.update import Arrays, SealedRecord, Update
 
@@ -67,13 +67,14 @@ class Replies:
 
     Args:
         rules: what replies must keep to.
+        same_model: whether replies must have the names and shapes of the model, or of each other.
 
     Attributes:
         typical: of the clients, in the round before.
     """
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules, self.typical = rules, Typical()
+    def __init__(self, rules: Rules, *, same_model: bool) -> None:
+        self.rules, self._same_model, self.typical = rules, same_model, Typical()
         self._shapes: dict[str, Shapes] = {}  # by key, of all replies, where not the model's
         self._is_known = False  # whether a round of training has been
         self._recent: list[Move] = []  # the last updates, the newest last
@@ -95,7 +96,12 @@ class Replies:
     @property
     def holds_first(self) -> bool:
         """Whether the first replies of training must be looked at together."""
-        return not self._is_known and (self.rules.same_model or self.rules.needs_typical)
+        return not self._is_known and (self._same_model or self.rules.needs_typical)
+
+    @property
+    def lacks_typical(self) -> bool:
+        """Whether a rule compares a client with others, and no other has replied yet."""
+        return self.rules.needs_typical and not self.typical.norm
 
     def begin_round(self, clients: int) -> None:
         """Note how many clients are asked to train."""
@@ -153,9 +159,9 @@ class Replies:
     def learn(self, opened: Sequence[OpenedReply]) -> None:
         """Learn from a round's replies what its clients reply, and what is typical among them."""
         trained = [one for one in opened if one.asked.trains]
-        if self.rules.same_model:
+        if self._same_model:
             self._learn_shapes(trained)
-        if self.rules.needs_typical and not self.typical.norm:
+        if self.lacks_typical:
             known: list[Move] = []
             for one in trained:
                 for key, update in one.updates.items():
@@ -188,7 +194,7 @@ class Replies:
 
     def check_schemas(self, opened: Sequence[OpenedReply]) -> dict[int, RefusedReply]:
         """Return, by their places, why some replies of a round do not fit the others."""
-        if not self.rules.same_metrics:
+        if self.rules.tolerant:
             return {}
         return check_schemas({i: one.reply for i, one in enumerate(opened)})
 
@@ -227,7 +233,7 @@ class Replies:
 
     def _check_shapes(self, key: str, update: Update) -> None:
         """Refuse names and shapes that are not the model's, or not those of most replies."""
-        if not self.rules.same_model or not update.model:
+        if not self._same_model or not update.model:
             return
         layout, agreed = Layout.of(update.model), self._shapes.get(key)
         if agreed is not None:

@@ -1,28 +1,24 @@
 """Clients that are slow, fail, or are too few: deadlines, backoff, the least replies of a round.
 
-With f the factor, a reply to a training message is missing f x t seconds after it was asked for,
-and at least five; both count s times:
+A reply to a training message is missing f x m x s seconds after it was asked for, and at least five
+times s; f is the factor, and m the median of the round's reply times:
 
-- In the first round, t is how long the last reply so far took. The rule holds once as many clients
-  have replied as are missing. So a client is given up after a silence as long as the round.
-- Later, t is the median of the times of all replies in the last five rounds, or how long this
-  round's quorum took, if that is more: when all are slow, nobody is too slow. A minority that
-  replies late on purpose does not move it.
-- s is 1 at first. It doubles after a round in which somebody was given up, to 8 at most, so that
+- m is known once as many clients have replied as are still missing, and as the quorum needs. So
+  when most are slow, nobody is too slow, and a minority that replies late on purpose does not move
+  it. A reply that is refused, or an error, is none.
+- s is 1 at first. It doubles after a round in which a client was given up, to 8 at most, so that
   devices count that are honest and slow. It halves after one whose replies all came in half the
   time.
 
-Replies that are refused do not count, and nobody is given up before the quorum has replied. No
-deadline is later than the round's timeout. A client that is given up has failed; see `Backoff`.
+No deadline is later than the round's timeout. A client that is given up has failed; see `Backoff`.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 import time
-from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -36,7 +32,6 @@ from fedsz.transport.replies import Hastened
 FACTOR: Final = 3.0
 FLOOR: Final = 5.0  # seconds: what a network, or a client that has just started, may need
 LONGEST_STRETCH: Final = 8
-ROUNDS: Final = 5  # that are remembered
 
 PATIENCE: Final = 3  # rounds that a client may fail in a row
 LONGEST: Final = 64  # rounds that a client is not asked
@@ -46,7 +41,7 @@ PAUSE: Final = 1.0  # seconds before the next round, twice as many after the sec
 
 
 class Deadlines:
-    """Sets deadlines by how long clients took in recent rounds of training.
+    """Sets deadlines by how long most clients take in a round of training.
 
     Args:
         factor: times as long as the others a client may take, from 1; infinite for no deadlines
@@ -68,7 +63,7 @@ class Deadlines:
         if quorum < 1:
             raise ConfigError(f"a deadline's quorum must be at least 1, got {quorum}")
         self._factor, self._quorum = factor, quorum
-        self._recent: dict[str, RecentTimes] = {}
+        self._stretch: dict[str, int] = {}  # by type of message, what its deadlines count times
 
     def begin(self, pushed: Sequence[Message], timeout: float | None) -> Deadline:
         """Return the deadline of replies to messages that go out now.
@@ -78,54 +73,45 @@ class Deadlines:
         """
         has_model = any(records_in(message.content, ArrayRecord) for message in pushed)
         if not has_model or not is_training(pushed):
-            return Deadline(RecentTimes(), len(pushed), timeout, math.inf, 1)
-        recent = self._recent.setdefault(pushed[0].metadata.message_type, RecentTimes())
-        return Deadline(recent, len(pushed), timeout, self._factor, self._quorum)
+            return Deadline(len(pushed), timeout)
+        kind = pushed[0].metadata.message_type
+        floor, factor = (self._stretch.get(kind, 1) * x for x in (FLOOR, self._factor))
+        return Deadline(len(pushed), timeout, floor, factor, self._quorum, partial(self._end, kind))
 
-
-class RecentTimes:
-    """How long replies to one type of message took in recent rounds."""
-
-    def __init__(self) -> None:
-        self._rounds: deque[list[float]] = deque(maxlen=ROUNDS)
-        self.stretch = 1  # what deadlines count times
-
-    def typical(self) -> float | None:
-        """Return the median of the replies' times, in seconds; None before any have come."""
-        times = [seconds for one in self._rounds for seconds in one]
-        return statistics.median(times) if times else None
-
-    def end_round(self, times: list[float], late: int, limit: float) -> None:
-        """Take a round's times and its limit, in seconds, and how many clients were given up."""
-        if times:
-            self._rounds.append(times)
-        if late:
-            self.stretch = min(2 * self.stretch, LONGEST_STRETCH)
-        elif 2 * max(times, default=0.0) < limit:
-            self.stretch = max(self.stretch // 2, 1)
+    def _end(self, kind: str, any_late: bool, all_quick: bool) -> None:
+        """Note whether a client was given up in a round, and whether all took half of the time."""
+        stretch = self._stretch.get(kind, 1)
+        if any_late:
+            self._stretch[kind] = min(2 * stretch, LONGEST_STRETCH)
+        elif all_quick:
+            self._stretch[kind] = max(stretch // 2, 1)
 
 
 class Deadline:
     """The deadline of one exchange of messages, as its replies come in.
 
     Args:
-        recent: what is known of exchanges of this kind; learns of this one.
         asked: how many replies are awaited.
         timeout: seconds after which nothing is awaited in any case; None for no such limit.
-        factor, quorum: as in `Deadlines`.
+        floor: seconds that each reply has.
+        factor: how many times the median of the replies' times each has; infinite for no limit.
+        quorum: replies before there is a limit.
+        on_end: told, once all replies are here, whether one was late, and if not, whether all came
+            in half of the time.
     """
 
     def __init__(
         self,
-        recent: RecentTimes,
         asked: int,
         timeout: float | None,
-        factor: float = FACTOR,
+        floor: float = FLOOR,
+        factor: float = math.inf,
         quorum: int = 1,
+        on_end: Callable[[bool, bool], None] | None = None,
     ) -> None:
-        self._recent, self._asked, self._factor, self._quorum = recent, asked, factor, quorum
+        self._asked, self._floor, self._factor, self._quorum = asked, floor, factor, quorum
+        self._on_end = on_end
         self._timeout = math.inf if timeout is None else timeout
-        self._typical = recent.typical()
         self._begun = time.monotonic()
         self._times: dict[str, float] = {}  # by message: of replies that count, in order
         self._failed = self._late = 0
@@ -153,7 +139,7 @@ class Deadline:
             self._late += seconds >= self._limit
         else:
             self._times[reply.metadata.reply_to_message_id] = seconds
-            self._move()
+        self._move()
 
     def refused(self, reply: Message) -> None:
         """Note that a reply does not count after all."""
@@ -163,22 +149,19 @@ class Deadline:
 
     def end(self) -> None:
         """Note that all replies are here."""
-        self._recent.end_round(list(self._times.values()), self._late, self._limit)
+        if self._on_end is not None:
+            quick = 2 * max(self._times.values(), default=0.0) < self._limit
+            self._on_end(self._late > 0, quick)
 
     def _move(self) -> None:
-        if (limit := self._next_limit()) != self._limit:
+        """Set the limit by the replies so far, and say so."""
+        times, limit = list(self._times.values()), self._timeout
+        most = max(self._quorum, math.ceil((self._asked - self._failed) / 2), 1)
+        if len(times) >= most and self._factor < math.inf:
+            limit = min(limit, max(self._floor, self._factor * times[most - 1]))
+        if limit != self._limit:
             self._limit = limit
             self._tell()
-
-    def _next_limit(self) -> float:
-        times = list(self._times.values())
-        missing = self._asked - len(times) - self._failed
-        if len(times) < self._quorum or (self._typical is None and len(times) < missing):
-            return self._timeout
-        seconds = (
-            times[-1] if self._typical is None else max(self._typical, times[self._quorum - 1])
-        )
-        return min(self._timeout, self._recent.stretch * max(FLOOR, self._factor * seconds))
 
     def _tell(self) -> None:
         if self._limit < math.inf:
@@ -195,36 +178,30 @@ class Backoff(msgspec.Struct, array_like=True):
 
     Attributes:
         now: the round.
-        failed: by node, how many rounds in a row it has failed.
-        until: by node, the round that it is asked again in.
+        failed: by node, how many rounds in a row it has failed, and the first round from then on in
+            which it is asked again.
     """
 
     now: int = 0
-    failed: dict[int, int] = {}
-    until: dict[int, int] = {}
+    failed: dict[int, tuple[int, int]] = {}
 
     def end_round(self, answered: Collection[int], failed: Collection[int]) -> None:
         """Take the nodes that were asked in a round: those that replied, those that failed."""
         self.now += 1
         for node in answered:
             self.failed.pop(node, None)
-            self.until.pop(node, None)
         for node in failed:
-            self.failed[node] = times = self.failed.get(node, 0) + 1
-            if times >= PATIENCE:
-                rounds = min(2 ** min(times - PATIENCE, LONGEST), LONGEST)
-                self.until[node] = self.now + rounds
-        self.until = {node: end for node, end in self.until.items() if end > self.now}
-        if failed and not answered:
-            for node in failed:
-                self.until.pop(node, None)
+            times, pause = self.failed.get(node, (0, 0))[0] + 1, 0
+            if times >= PATIENCE and answered:
+                pause = min(2 ** min(times - PATIENCE, LONGEST), LONGEST)
+            self.failed[node] = times, self.now + pause
 
     def why(self, node: int) -> str:
         """Return why a node is not asked in this round; "" if it is."""
-        if node not in self.until:
+        times, until = self.failed.get(node, (0, 0))
+        if until <= self.now:
             return ""
-        left = self.until[node] - self.now
-        return f"it failed {self.failed[node]} rounds in a row, and is asked again in {left}"
+        return f"it failed {times} rounds in a row, and is asked again in {until - self.now}"
 
 
 class Quorum:

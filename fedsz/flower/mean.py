@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from fedsz.arrays import Layout, NDArray, add_scaled, saturate
+from fedsz.arrays import Layout, NDArray, add_scaled, saturate, sum_dtype
 from fedsz.errors import RefusedReply
 from fedsz.flower.records import to_array
 from fedsz.flower.refusal import Refusal
@@ -26,11 +26,12 @@ class Mean:
     refused half-way changes no bit of the sums.
 
     Args:
-        steps: whether to add up only the steps of updates; see `result`.
+        onto: a model by name, if the mean is of steps alone and goes onto that. What is not finite
+            there stays: a mask of -inf.
     """
 
-    def __init__(self, *, steps: bool = False) -> None:
-        self._steps = steps
+    def __init__(self, onto: Mapping[str, NDArray] | None = None) -> None:
+        self._onto = onto
         self._sums: dict[str, NDArray] = {}
         # By tensor and id(), arrays that are added in the end, and their weights.
         self._constants: dict[str, dict[int, tuple[NDArray, float]]] = {}
@@ -57,7 +58,7 @@ class Mean:
             if update.shapes != self._template.shapes:
                 raise RefusedReply(Refusal.MODEL, "its bytes have another length than others'")
         known = all(term.onto is not None or term.dtype.kind in "iub" for term in terms)
-        if self._steps and not (known or update.is_step):
+        if self._onto is not None and not (known or update.is_step):
             raise RefusedReply(Refusal.MODEL, "its reference model is not known")
         if not weight:
             return  # or an infinite element would make NaN of a sum
@@ -82,11 +83,11 @@ class Mean:
         term.values.add(part, weight * scale)
         if part is not sums:  # this client's tensor has another dtype than the first one's
             add_scaled(part, 1.0, sums)
-        if term.start is term.onto and scale == 1 and not self._steps:
+        if term.start is term.onto and scale == 1 and self._onto is None:
             return  # to the bit
         if term.start is not None:
             self._add_constant(name, term.start, -weight * scale)
-        if term.onto is not None and not self._steps:
+        if term.onto is not None and self._onto is None:
             self._add_constant(name, term.onto, weight)
 
     def _add_constant(self, name: str, x: NDArray, weight: float) -> None:
@@ -94,16 +95,12 @@ class Mean:
         _, before = known.get(id(x), (x, 0.0))
         known[id(x)] = x, before + weight
 
-    def result(
-        self, onto: Mapping[str, NDArray] | None = None, *, rounds: bool = True
-    ) -> ArrayRecord:
+    def result(self, *, rounds: bool = True) -> ArrayRecord:
         """Return the mean, in the dtypes of the updates; the sums are given up on the way.
 
-        A mean of steps is added ``onto`` a model. What is not finite there stays: a mask of -inf.
         What is beyond the range of its dtype becomes the end of that range.
 
         Args:
-            onto: that model.
             rounds: whether means of integers and bools are rounded to such; else float64.
         """
         assert self._template is not None
@@ -115,20 +112,13 @@ class Mean:
             for x, weight in self._constants.pop(name, {}).values():
                 if weight:
                     add_scaled(x, weight / self.weight, mean)
-            if onto is not None and dtype.kind not in "iub":
-                add_scaled(onto[name], 1.0, mean)
-                np.copyto(mean, onto[name], casting="unsafe", where=~np.isfinite(onto[name]))
+            if self._onto is not None and dtype.kind not in "iub":
+                onto = self._onto[name]
+                add_scaled(onto, 1.0, mean)
+                np.copyto(mean, onto, casting="unsafe", where=~np.isfinite(onto))
             if rounds or dtype.kind not in "iub":
                 saturate(mean, dtype)
             else:
                 dtype = mean.dtype
             record[name] = to_array(mean, dtype)
         return make_record(record)
-
-
-def sum_dtype(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in which values of ``dtype`` are added up."""
-    if dtype.kind == "c" or dtype == np.float64:
-        return dtype
-    # Counters reach beyond the 24 bits of a float32; weights of 16 bits need its range.
-    return np.dtype(np.float64 if dtype.kind in "iub" else np.float32)

@@ -16,7 +16,6 @@ from fedsz import flower_compat as compat
 from fedsz import plugins
 from fedsz.arrays import StateDict
 from fedsz.core.client import ClientSession
-from fedsz.core.framed import framed
 from fedsz.core.protocol import Request
 from fedsz.core.settings import LEAST_BYTES
 from fedsz.errors import ConfigError, NeedsKeyFrame, RefusedRequest, log_failure
@@ -149,7 +148,7 @@ class FedSZMod:
             limits=self._limits_of(message, context),
         )
         try:
-            plain = _received(message, session)
+            plain = _received(message, session, store)
         except NeedsKeyFrame as err:
             logger.warning("the server sends the whole model: %s", err)
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
@@ -220,7 +219,7 @@ class FedSZMod:
         return self.limits(message, context).together(sum(sizes))
 
 
-def _received(message: Message, session: ClientSession) -> dict[str, ArrayRecord]:
+def _received(message: Message, session: ClientSession, store: Store) -> dict[str, ArrayRecord]:
     """Return the models in a message by key, as plain records.
 
     Raises:
@@ -229,8 +228,10 @@ def _received(message: Message, session: ClientSession) -> dict[str, ArrayRecord
     plain: dict[str, ArrayRecord] = {}
     for key, record in compat.records_in(message.content, ArrayRecord).items():
         if is_sealed(record):
-            model = session.receive(key, stream_of(record), framed)
-            plain[key] = with_passthrough(to_record(dict(model.arrays)), passthrough_of(record))
+            model = session.receive(key, stream_of(record))
+            is_stored = key in session.request.reference
+            own = store.reference_record(key) if is_stored else to_record(dict(model.arrays))
+            plain[key] = with_passthrough(own, passthrough_of(record))
     return plain
 
 

@@ -17,10 +17,10 @@ from fedsz.arrays import Layout, NDArray
 from fedsz.codecs import Raw
 from fedsz.control.record import Decision
 from fedsz.core.broadcast import Broadcast, BroadcastState
-from fedsz.core.lossless import BITS_CODEC
 from fedsz.core.protocol import ReplyNote, Request
 from fedsz.core.reference import Reference
 from fedsz.core.settings import EXACT, LEAST_BYTES, Settings
+from fedsz.core.tensors import BITS_CODEC
 from fedsz.flower.differential_privacy import clipping_norm, under_privacy
 from fedsz.flower.records import (
     EVALUATE,
@@ -37,7 +37,6 @@ from fedsz.flower.records import (
     views_of,
     with_passthrough,
 )
-from fedsz.methods import texts_sent
 from fedsz.transport.messages import most_fields_of
 from fedsz.transport.replies import StreamedRequest
 
@@ -122,7 +121,7 @@ class OpenRequest:
             return frozenset()
         settings = self.request.settings
         names = {codecs.parse(text).name for text in (settings.codec, settings.lossless)}
-        texts = texts_sent(settings.pipeline) if settings.pipeline else set()
+        texts = {str(settings.pipeline.sent)} if settings.pipeline else set()
         return frozenset(names.union(FALLBACKS, texts))
 
     @property
@@ -159,11 +158,13 @@ class KnownClient(msgspec.Struct):
         digests: by key, of the reference models that it holds.
         stateless: whether it did not have them when it was last asked: it is sent key frames.
         has_mod: whether its app has the mod for evaluate messages; None while that is not known.
+        is_silent: whether its last request had no reply.
     """
 
     digests: dict[str, bytes]
     stateless: bool = False
     has_mod: bool | None = None
+    is_silent: bool = False
 
 
 class SenderState(msgspec.Struct):
@@ -284,11 +285,21 @@ class Sender:
 
     def _bases(self, asked: OpenRequest) -> dict[str, bytes]:
         """Return the digests of the models that a node is taken to hold, by key."""
-        known = self._clients.get(asked.node)
+        known = self._clients.get(asked.node) or self._restarted()
         if known is None:
             initial = {key: sent.broadcast.initial for key, sent in asked.models.items()}
             return {key: digest for key, digest in initial.items() if digest}
         return {} if known.stateless else dict(known.digests)
+
+    def _restarted(self) -> KnownClient | None:
+        """Return the client that a new node may be, if one is silent: each of them once.
+
+        A SuperNode that restarts has another id, and its app may have kept its models in a folder.
+        """
+        silent = next((client for client in self._clients.values() if client.is_silent), None)
+        if silent is not None:
+            silent.is_silent = False
+        return silent
 
     def _takes_plain(self, asked: OpenRequest) -> bool:
         known = self._clients.get(asked.node)
@@ -329,6 +340,11 @@ class Sender:
         asked.plain = asked.retried = True
         return True
 
+    def missed(self, asked: OpenRequest) -> None:
+        """Take note that a node has not replied to a request."""
+        if known := self._clients.get(asked.node):
+            known.is_silent = True
+
     def received(self, asked: OpenRequest, note: ReplyNote | None, *, failed: bool) -> None:
         """Take note that a node has received the models of a request, and of what it had before.
 
@@ -340,6 +356,7 @@ class Sender:
         if asked.request is None:
             return
         known = self._clients.setdefault(asked.node, KnownClient({}))
+        known.is_silent = False
         while len(self._clients) > MOST_CLIENTS:
             self._clients.pop(next(iter(self._clients)))
         if asked.plain:

@@ -20,7 +20,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedsz.arrays import DTYPE_IDS, DTYPE_NAMES, Layout, NDArray, cast, chunks, is_shape, raw
-from fedsz.core.framed import file_of, header_of
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.flower_compat import make_array, make_config, make_content, make_record, records_in
 
@@ -41,63 +40,42 @@ _STREAM: Final = f"{KEY}.stream"  # the name of the Array that holds it
 _PASSTHROUGH: Final = f"{KEY}.passthrough."  # and the position and the name of an Array
 _POSITION: Final = re.compile("[0-9]{1,9}")
 _DTYPES_BY_NAME: Final = {name: dtype for dtype, name in DTYPE_NAMES.items()}
-# Flower reads those that numpy's files do not know as bytes without a meaning.
-_OF_NUMPY: Final = frozenset(
-    name for name, dtype in _DTYPES_BY_NAME.items() if dtype.isbuiltin == 1
-)
 _READERS: Final = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_VIEW: Final = "_fedsz_view"  # of an Array of ours: its bytes, and the array in them
 _HEADERS: Final = 4096  # of arrays, that are remembered
 _USUAL_HEADER: Final = 256  # bytes: numpy pads those of up to some ten dimensions to 128
-
-
-class FastArray(Array):
-    """A Flower Array that apps read in a tenth of the time: its header is parsed once a run.
-
-    Flower takes it for its own, which copies and pickles of it are.
-    """
-
-    __qualname__ = Array.__qualname__  # as Flower names it where it sends objects
-
-    def numpy(self) -> NDArray:
-        """Return a copy of the elements, as Flower's own method does."""
-        if self.stype == NUMPY and self.dtype in _OF_NUMPY:
-            return from_array("", self).copy()
-        return super().numpy()
-
-    def __eq__(self, other: object) -> bool:
-        """Say whether another Array has the same fields."""
-        return isinstance(other, Array) and fields(self) == fields(other)
-
-    def __reduce__(self) -> tuple[type[Array], tuple[str, tuple[int, ...], str, bytes]]:
-        return Array, fields(self)
-
-
-def fields(array: Array) -> tuple[str, tuple[int, ...], str, bytes]:
-    """Return what an Array consists of: its dtype, shape, how it is serialised, and the bytes."""
-    return array.dtype, array.shape, array.stype, array.data
 
 
 def to_array(x: NDArray, dtype: np.dtype | None = None) -> Array:
     """Return a Flower Array of ``x``, in ``dtype`` if that is another than its own.
 
-    It takes one copy of the bytes, where Flower's own takes two, and none of what is framed; see
-    `fedsz.framed` and, for other dtypes, `fedsz.arrays.cast`.
+    It takes one copy of the bytes, where Flower's own takes two; for other dtypes see
+    `fedsz.arrays.cast`.
     """
     dtype = x.dtype if dtype is None else dtype
     if dtype == x.dtype:
-        data = file_of(x) or b"".join((header_of(dtype, x.shape), raw(x.reshape(-1))))
+        data = b"".join((_header_of(dtype, x.shape), raw(x.reshape(-1))))
     else:
-        flat, written = x.reshape(-1), io.BytesIO(header_of(dtype, x.shape))
+        flat, written = x.reshape(-1), io.BytesIO(_header_of(dtype, x.shape))
         # It grows in place, and getvalue() hands out its buffer.
         written.seek(0, io.SEEK_END)
         for here in chunks(flat.size):
             written.write(raw(cast(flat[here], dtype)))
         data = written.getvalue()
-    return make_array(DTYPE_NAMES[dtype], x.shape, NUMPY, data, FastArray)
+    return make_array(DTYPE_NAMES[dtype], x.shape, NUMPY, data)
+
+
+# A model's headers are the same in each round, and making one takes as long as coding its tensor.
+@lru_cache(maxsize=_HEADERS)
+def _header_of(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """Return what a numpy file begins with that holds such an array, of version 1."""
+    like, written = np.empty(0, dtype), io.BytesIO()
+    plain = like if dtype.isbuiltin == 1 else like.view(f"V{dtype.itemsize}")
+    about = np.lib.format.header_data_from_array_1_0(plain) | {"shape": shape}
+    np.lib.format.write_array_header_1_0(written, about)
+    return written.getvalue()
 
 
 def to_record(arrays: dict[str, NDArray]) -> ArrayRecord:
@@ -117,10 +95,6 @@ def from_array(name: str, array: Array) -> NDArray:
     """
     if array.stype != NUMPY:
         raise ConfigError(f"array {name!r} is serialised as {array.stype!r}, not {NUMPY!r}")
-    view: NDArray | None
-    data, dtype_then, view = array.__dict__.get(_VIEW, (None, "", None))
-    if view is not None and data is array.data and dtype_then == array.dtype:
-        return view
     try:
         shape, fortran, dtype, start, size = _header(array.data)
     except Exception as err:  # its parser of literals lets all sorts through
@@ -134,11 +108,7 @@ def from_array(name: str, array: Array) -> NDArray:
     if dtype not in DTYPE_IDS or nbytes != size * dtype.itemsize:
         raise CorruptStream(f"array {name!r} has dtype {dtype}, which streams do not have")
     x = np.frombuffer(array.data, dtype, size, start).reshape(shape, order="F" if fortran else "C")
-    if not (x.flags.c_contiguous and x.flags.aligned):
-        return np.require(x, None, ["C", "A"])
-    if isinstance(array, FastArray):
-        array.__dict__[_VIEW] = array.data, array.dtype, x
-    return x
+    return np.require(x, None, ["C", "A"])
 
 
 def is_sealed(record: ArrayRecord) -> bool:

@@ -22,18 +22,18 @@ from flwr.serverapp import Grid
 
 from fedsz import flower_compat as compat
 from fedsz.core.protocol import ReplyNote
-from fedsz.flower.book import RoundBook
 from fedsz.flower.liveness import Deadline, Deadlines
 from fedsz.flower.mod import needs_key_frame, received_model
 from fedsz.flower.outgoing import OpenRequest, Sender
+from fedsz.flower.polling import push
 from fedsz.flower.records import note_of
+from fedsz.flower.round_statistics import RoundStatistics
 from fedsz.flower.wrapped_grid import WrappedGrid
 
 logger = logging.getLogger(__name__)
 
 NOT_SENT: Final = "not-sent-"  # what ids begin with of messages that have not gone out
 NO_REPLY: Final = "no reply"
-NOT_TAKEN: Final = "its message was not accepted for delivery"
 
 # Training requests that a node may have open. A server that asks more has given up the first: its
 # reply is never pulled, so nothing else would end the request.
@@ -53,7 +53,7 @@ class Requests:
     Args:
         inner: the Grid that carries the messages.
         sender: encodes them, and knows what clients hold.
-        book: counts their bytes.
+        statistics: counts their bytes.
         deadlines: how long replies are awaited.
         lock: guards bookkeeping, and is never held while a message is sent; some servers push and
             pull from a thread for each client.
@@ -63,11 +63,11 @@ class Requests:
         self,
         inner: Grid,
         sender: Sender,
-        book: RoundBook,
+        statistics: RoundStatistics,
         deadlines: Deadlines,
         lock: threading.RLock,
     ) -> None:
-        self._inner, self._sender, self._book = WrappedGrid(inner), sender, book
+        self._inner, self._sender, self._statistics = WrappedGrid(inner), sender, statistics
         self._deadlines, self._lock = deadlines, lock
         self._open: dict[int, OpenRequest] = {}  # by id()
         self._of_node: dict[int, list[OpenRequest]] = {}
@@ -109,20 +109,18 @@ class Requests:
     def close(self, batch: Iterable[OpenRequest]) -> list[OpenRequest]:
         """Await no reply to these requests any more; return those that have had none."""
         with self._lock:
-            return [asked for asked in batch if self._drop(asked)]
+            missing = [asked for asked in batch if self._drop(asked)]
+            for asked in missing:
+                self._sender.missed(asked)
+        return missing
 
     def push(self, batch: Sequence[OpenRequest]) -> list[str]:
         """Send requests; return an id for each, or "" for one that the inner Grid did not take."""
         messages = self._encoded(batch)
-        # SuperLink has "" or None for what it does not take, and others leave that out.
-        names: list[str | None] = [name or None for name in self._inner.push_messages(messages)]
-        if len(names) != len(batch):
-            taken = set(names)
-            own = [message.metadata.message_id for message in messages]
-            names = [name if name in taken else None for name in own]
+        ids = push(self._inner, messages)
         with self._lock:
-            for asked, inner_id in zip(batch, names, strict=True):
-                asked.inner_id = inner_id or ""
+            for asked, inner_id in zip(batch, ids, strict=True):
+                asked.inner_id = inner_id
                 asked.message_id = asked.message_id or asked.inner_id
         self.close(asked for asked in batch if not asked.inner_id)
         return [asked.message_id if asked.inner_id else "" for asked in batch]
@@ -162,7 +160,7 @@ class Requests:
         """Return the messages of requests that go out now."""
         with self._lock:
             encoded = self._sender.encode(batch)
-            self._book.sent(
+            self._statistics.sent(
                 sum(asked.raw_bytes for asked in batch if not asked.retried),
                 sum(nbytes for _, nbytes in encoded),
             )
@@ -223,6 +221,8 @@ class Requests:
                 note = None if failed else note_of(reply.content)
                 said = ReplyNote.decode(note) if note is not None else None
                 self._sender.received(asked, said, failed=failed)
+            else:
+                self._sender.missed(asked)
         return False
 
 

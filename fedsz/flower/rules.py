@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -68,21 +68,12 @@ class Typical(NamedTuple):
         Args:
             latest: one of each client.
         """
-        known = list(latest)
-        norms = [move.norm for move in known if 0 < move.norm < math.inf]
-        weights = [move.weight for move in known if move.weight > 0]
-        return Typical(
-            _limited(statistics.median_low(norms), self.norm) if norms else self.norm,
-            _limited(statistics.median_low(weights), self.weight) if weights else self.weight,
-            self.clients,
-        )
-
-
-def _limited(now: float, before: float) -> float:
-    return min(now, GROWTH * before) if before else now
-
-
-Rule = Callable[[Update, Typical], Update]  # returns it, scales it, or raises RefusedReply
+        moves, medians = list(latest), dict[str, float]()
+        for name, before in (("norm", self.norm), ("weight", self.weight)):
+            known = [x for move in moves if 0 < (x := getattr(move, name)) < math.inf]
+            now = statistics.median_low(known) if known else before
+            medians[name] = min(now, GROWTH * before) if before else now
+        return Typical(medians["norm"], medians["weight"], self.clients)
 
 
 @dataclass(frozen=True)
@@ -97,10 +88,9 @@ class Rules:
             in proportion. Updates above are scaled down, or refused after ``"refuse:"``.
         allow_codecs: names of codecs that clients may use besides those of the settings.
         weighted_by: the metric that is the weight of a reply.
-        same_model: whether replies must have the names and shapes of the model, or of each other.
-        same_metrics: whether the replies of a round must hold the same records and finite metrics,
-            as Flower's own strategies want them.
-        backs_off: whether clients that keep failing are not asked for some rounds.
+        tolerant: whether clients that keep failing are asked in every round, and a reply may have
+            other records or metrics than most of its round, or metrics that are not finite.
+            Flower's own strategies do not take such replies.
 
     Raises:
         ConfigError: a limit is out of range, or there is no such codec.
@@ -115,9 +105,7 @@ class Rules:
     max_update_norm: float | str = "3x"
     allow_codecs: Collection[str] = ()
     weighted_by: str = EXAMPLES
-    same_model: bool = True
-    same_metrics: bool = True
-    backs_off: bool = True
+    tolerant: bool = False
 
     @classmethod
     def of(cls, rules: Rules | str | None) -> Rules:
@@ -129,7 +117,7 @@ class Rules:
         if isinstance(rules, Rules):
             return rules
         if rules is None:
-            return cls(1.0, NO_LIMIT, same_metrics=False, backs_off=False)
+            return cls(1.0, NO_LIMIT, tolerant=True)
         if rules != FLEET:
             raise ConfigError(f"rules must be {FLEET!r}, Rules or None, got {rules!r}")
         return cls()

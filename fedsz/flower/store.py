@@ -18,7 +18,7 @@ from fedsz.arrays import NDArray
 from fedsz.core.client import Memory
 from fedsz.core.reference import Reference
 from fedsz.errors import FedszError
-from fedsz.flower.records import fields, to_record, views_of
+from fedsz.flower.records import to_record, views_of
 from fedsz.flower_compat import data_of, make_config, make_content, make_record
 from fedsz.transport.records_file import read_records, write_records
 from fedsz.whole_files import lock_folder
@@ -60,11 +60,18 @@ class RecordStore:
         # An Array in it may have been changed.
         return Reference(arrays, digest if contents == _contents(record) else None)
 
-    def keep_reference(self, key: str, model: Reference) -> None:
-        """Do as `Store.keep_reference`."""
+    def keep_reference(self, key: str, model: Reference) -> Reference:
+        """Do as `Store.keep_reference`; the arrays are views of the record."""
         record = to_record(dict(model.arrays))
         record.__dict__[_DIGEST] = model.digest, _contents(record)
         self._put(_REFERENCE + key, record)
+        return Reference(views_of(record), model.digest)
+
+    def reference_record(self, key: str) -> ArrayRecord:
+        """Return the reference model as a record of the caller's own, of the same bytes."""
+        record = self.records[_REFERENCE + key]
+        assert isinstance(record, ArrayRecord)
+        return make_record(dict(record))
 
     def memory(self, key: str) -> tuple[Memory, bytes, int]:
         """Do as `Store.memory`."""
@@ -100,8 +107,8 @@ class RecordStore:
         about, start = self.records.get(_ANSWERED + form), f"{_REPLY}{form}."
         if not isinstance(about, ConfigRecord) or about.get("request") != request:
             return None
-        kept = {name: record for name, record in self.records.items() if name.startswith(start)}
-        return make_content({name.removeprefix(start): _own(r) for name, r in kept.items()})
+        reply = {name: r for name, r in self.records.items() if name.startswith(start)}
+        return make_content({name.removeprefix(start): _own(r) for name, r in reply.items()})
 
     def keep_reply(self, request: bytes, reply: RecordDict | None, form: str) -> None:
         """Keep the reply to a request, over that to another one; None forgets it."""
@@ -201,9 +208,9 @@ def _own(record: Record) -> Record:
     return make_record(dict(record)) if isinstance(record, ArrayRecord) else record
 
 
-def _contents(record: ArrayRecord) -> list[tuple[str, tuple[str, tuple[int, ...], str, bytes]]]:
+def _contents(record: ArrayRecord) -> list[tuple[str, str, tuple[int, ...], str, bytes]]:
     """Return all that a record's digest rests on. Bytes that are the same need no look at them."""
-    return [(name, fields(array)) for name, array in record.items()]
+    return [(name, x.dtype, x.shape, x.stype, x.data) for name, x in record.items()]
 
 
 def _arrays(record: ArrayRecord) -> dict[str, NDArray] | None:

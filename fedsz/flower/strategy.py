@@ -17,7 +17,7 @@ from fedsz.flower.liveness import Quorum
 from fedsz.flower.mean import Mean
 from fedsz.flower.refusal import Refusal, reason, refusing_failures
 from fedsz.flower.rules import Typical, require_finite
-from fedsz.flower.update import SealedRecord, Term, Update
+from fedsz.flower.update import SealedRecord, Update
 from fedsz.flower_compat import make_record, records_in
 from fedsz.transport.replies import Replies, StreamedRequest
 
@@ -214,29 +214,20 @@ class StreamingFedAvg(FedAvg):
         self._add_record(mean, record, reply.metadata.src_node_id, weight)
         return RecordDict(dict(metrics))
 
-    def _add_record(self, mean: Mean, record: ArrayRecord, node: int, weight: float) -> None:
-        """Add the arrays of a reply, or nothing of them; raises as `_opened` and `Mean.add`."""
-        mean.add(*self._opened(record, node, weight))
-
-    def _opened(
-        self,
-        record: ArrayRecord,
-        node: int,  # noqa: ARG002 - of subclasses
-        weight: float,
-    ) -> tuple[Update, list[Term], float, float]:
-        """Return an update, its terms, its weight, and what its steps count times.
+    def _add_record(self, mean: Mean, record: ArrayRecord, node: int, weight: float) -> None:  # noqa: ARG002 - of subclasses
+        """Add the arrays of a reply.
 
         Raises:
-            FedszError: it must not count.
+            FedszError: it must not count. Nothing has been added.
         """
         if isinstance(record, SealedRecord):
             update, terms, scale = record.opened()
-            return update, terms, weight, scale
-        with refusing_failures():  # of a Grid that checks nothing
-            update = Update.open(record)
-            terms = update.terms()
-            require_finite(update.measured(terms), Typical())
-        return update, terms, weight, 1.0
+        else:
+            with refusing_failures():  # of a Grid that checks nothing
+                update, scale = Update.open(record), 1.0
+                terms = update.terms()
+                require_finite(update.measured(terms), Typical())
+        mean.add(update, terms, weight, scale)
 
     def _weight(self, metrics: MetricRecord) -> float:
         """Return what a reply of these metrics counts in the mean."""

@@ -27,14 +27,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from fedsz import flower_compat as compat
-from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, cast, wide
+from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, add_scaled, cast, sum_dtype
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.codecs.spread import energy
 from fedsz.core.clipping import MARGIN, scaled_step
 from fedsz.core.decode import owned, unpack
-from fedsz.core.framed import framed
-from fedsz.core.lossy import CodedTensor, moved
 from fedsz.core.reference import Reference, like_in, require_reference
+from fedsz.core.tensors import CodedTensor, moved
 from fedsz.errors import FedszError, RefusedReply
 from fedsz.flower.records import (
     from_array,
@@ -72,6 +71,7 @@ class Term(NamedTuple):
 
     Attributes:
         name, dtype: of the tensor.
+        shape: of the tensor.
         values: the payload; its energy is that of the step.
         start: what is subtracted from the values, so that they are a step; None for nothing.
         onto: the server's tensor that the step is put onto; None for nothing.
@@ -79,9 +79,26 @@ class Term(NamedTuple):
 
     name: str
     dtype: np.dtype
+    shape: tuple[int, ...]
     values: Opened
     start: NDArray | None
     onto: NDArray | None
+
+    def array(self, scale: float = 1.0) -> NDArray:
+        """Return the tensor with ``scale`` times its step put onto the server's.
+
+        Integers come as they were sent. So does, without a scale, what starts from the server's
+        tensor or from none that is known.
+        """
+        is_step = scale != 1 or self.start is not self.onto
+        if isinstance(self.values, OpenedArray) and (self.dtype.kind in "iub" or not is_step):
+            return cast(owned(self.values.x), self.dtype)
+        step = np.zeros(self.shape, sum_dtype(self.dtype))
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.values.add(step, scale)
+            if self.start is not None:
+                add_scaled(self.start, -scale, step)
+        return cast(step if self.onto is None else moved(self.onto, step), self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,38 +224,18 @@ class Update:
         total = sum(term.values.energy for term in found if term.dtype.kind not in "iub")
         return replace(self, norm=math.sqrt(total) if total >= 0 else math.nan)
 
-    def arrays(self) -> dict[str, NDArray]:
-        """Return all arrays, the step put onto the server's model, in the sender's order.
+    def arrays(self, terms: list[Term] | None = None) -> dict[str, NDArray]:
+        """Return all arrays, the step times `scale` put onto the server's model, as sent in order.
 
-        They may be read-only, and to make Flower Arrays of them takes no copy; see `framed`.
+        ``terms`` are emptied, which saves memory.
         """
+        found = self.terms() if terms is None else terms
+        arrays = {}
         with self.clock:
-            decoded = {name: self._onto_model(name, x) for name, x in self._tensors()}
-            return {name: decoded[name] for name in self.shapes}
-
-    def norm_of(self, arrays: Arrays) -> float:
-        """Return the norm of the step in `arrays`."""
-        total = 0.0
-        with self.clock:
-            for name, x in arrays.items():
-                if x.dtype.kind not in "iub":
-                    start = None if self.is_step else like_in(self.model, name, x)
-                    total += energy(x, start)
-        return math.sqrt(total) if total >= 0 else math.nan
-
-    def scaled_arrays(self, arrays: dict[str, NDArray]) -> dict[str, NDArray]:
-        """Return `arrays` with the step times the update's scale."""
-        if self.scale == 1:
-            return arrays
-        with self.clock:
-            for name, x in arrays.items():
-                if x.dtype.kind in "iub":
-                    continue
-                start = None if self.is_step else like_in(self.model, name, x)
-                if start is None:
-                    start = np.zeros_like(x)
-                arrays[name] = scaled_step(x, start, self.scale)
-        return arrays
+            while found:
+                term = found.pop()
+                arrays[term.name] = term.array(self.scale)
+        return {name: arrays[name] for name in self.shapes}
 
     def clipped(
         self, norm: float, *, keeps_integers: bool = False
@@ -303,50 +300,34 @@ class Update:
                 )
             yield name, x
 
-    def _bases(self, name: str, like: NDArray | CodedTensor) -> tuple[NDArray, NDArray] | None:
-        """Return the reference's tensor and the server's, if a step can be put onto that."""
-        if self.is_step or self.reference is None or like.dtype not in LOSSY_DTYPES:
-            return None
-        start = self.reference.arrays.get(name)
-        onto = self.model.get(name)
-        for base in (start, onto):
-            if base is None or (base.shape, base.dtype) != (like.shape, like.dtype):
-                return None
-        assert start is not None
-        assert onto is not None
-        return start, onto
-
-    def _like(self, name: str, x: NDArray | CodedTensor) -> NDArray | None:
-        found = self.model.get(name)
-        fits = found is not None and (found.shape, found.dtype) == (x.shape, x.dtype)
-        return found if fits else None
-
     def _term(self, name: str, x: NDArray | CodedTensor) -> Term:
-        dtype, bases = self.dtypes.get(name, x.dtype), self._bases(name, x)
+        dtype = self.dtypes.get(name, x.dtype)
         is_native = isinstance(x, CodedTensor) and x.is_native and dtype == x.dtype
+        about = name, dtype, x.shape
         if isinstance(x, CodedTensor) and x.reference is not None:
             if is_native:
-                return Term(name, dtype, x.open(), None, x.reference)
-            return Term(name, dtype, OpenedArray(x.decode(), x.reference), x.reference, x.reference)
-        start, onto = bases or (None, None)
-        # Integers and bools count from the server's tensor, which is exact.
-        base = start if bases or self.is_step else self._like(name, x)
+                return Term(*about, x.open(), None, x.reference)
+            return Term(*about, OpenedArray(x.decode(), x.reference), x.reference, x.reference)
+        start, onto = self._bases(name, x)
         if isinstance(x, CodedTensor):
-            values = x.open(base) if is_native else OpenedArray(x.decode(), base)
+            values = x.open(start) if is_native else OpenedArray(x.decode(), start)
         else:
-            values = OpenedArray(x, base)
-        return Term(name, dtype, values, start, onto)
+            values = OpenedArray(x, start)
+        return Term(*about, values, start, onto)
 
-    def _onto_model(self, name: str, x: NDArray | CodedTensor) -> NDArray:
-        bases = self._bases(name, x)
-        is_difference = isinstance(x, CodedTensor) and x.reference is not None
-        y = owned(x, framed)
-        if bases is not None:
-            start, onto = bases
-            if start is not onto and not is_difference:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    y = moved(onto, np.subtract(y, start, dtype=wide(y.dtype)))
-        return cast(y, self.dtypes.get(name, y.dtype))
+    def _bases(self, name: str, x: NDArray | CodedTensor) -> tuple[NDArray | None, NDArray | None]:
+        """Return what a tensor started from, and what its step is put onto; None for nothing."""
+        if self.is_step or x.dtype.kind in "iub":
+            return None, None
+        own = self.model.get(name)
+        if own is None or (own.shape, own.dtype) != (x.shape, x.dtype):
+            return None, None
+        if x.dtype not in LOSSY_DTYPES:
+            return own, own  # which is exact in every broadcast
+        start = self.reference.arrays.get(name) if self.reference is not None else None
+        if start is None or (start.shape, start.dtype) != (x.shape, x.dtype):
+            return None, None
+        return start, own
 
 
 def _check_codecs(
@@ -458,8 +439,6 @@ class SealedRecord(ArrayRecord):
             if self.clipping_norm is not None:
                 arrays, self.received = update.clipped(self.clipping_norm)
             else:
-                arrays = update.arrays()
-                if self._check is not None:
-                    norm = update.norm_of(arrays) if update.norm is None else update.norm
-                    arrays = self.checked(replace(update, norm=norm)).scaled_arrays(arrays)
+                terms = update.terms()
+                arrays = self.checked(update.measured(terms)).arrays(terms)
         return dict(with_passthrough(to_record(arrays), passthrough))

@@ -8,6 +8,8 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedsz.flower.polling import PolledReplies
+
 
 def _passed_on(name: str) -> Any:
     """Return a method that does what the inner Grid's does."""
@@ -42,9 +44,11 @@ class WrappedGrid(Grid):
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
-        """Return replies as they come, where the inner Grid can; Flower's own wait for them all."""
-        stream = getattr(self.inner, "stream_replies", self.inner.send_and_receive)
+        """Return replies as they come; those of Flower's own Grids are polled."""
         # Not a generator: its frame would keep the messages, with the model, until the last reply.
+        stream = getattr(self.inner, "stream_replies", None)
+        if stream is None:
+            return PolledReplies(self.inner, messages, timeout)
         return iter(stream(messages, timeout=timeout))
 
 

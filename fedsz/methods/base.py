@@ -6,19 +6,21 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from enum import Enum, auto
 from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from fedsz.arrays import NDArray, chunks, flat
+from fedsz.arrays import NDArray, flat
 from fedsz.codecs import _methods, _stream
 from fedsz.codecs.spread import energy
-from fedsz.errors import CodecError, CorruptStream
+from fedsz.errors import CodecError, ConfigError, CorruptStream
 from fedsz.spec_strings import check_settings, spelled
 
-State = Mapping[str, NDArray]  # of a sender, see fedsz.methods.state
+# Of a sender and a tensor, from one round to the next: arrays, whose names begin with their
+# method's and a dot, and have no slash.
+State = Mapping[str, NDArray]
 Symbols = Mapping[str, NDArray]  # of a stage, by their names
 Coded = tuple[Symbols, ...]  # a tensor on the wire: the symbols of each stage of a chain
 
@@ -30,15 +32,56 @@ NOTHING: Final[State] = {}
 Words = npt.NDArray[np.uint64]
 
 
-class Kind(IntEnum):
+class Kind(Enum):
     """The type of symbols, which says how they are packed; see `fedsz.methods.symbols`."""
 
-    VALUES = 0  # of the tensor's dtype, finite
-    INDICES = 1  # int64, ascending, below the tensor's number of elements
-    SIGNS = 2  # bool, true for negative
-    LEVELS = 3  # small whole numbers
-    SCALES = 4  # as VALUES, but no stage codes them
-    PAYLOAD = 5  # uint8: bytes of a codec of fedsz
+    VALUES = auto()  # of the tensor's dtype, finite
+    INDICES = auto()  # int64, ascending, below the tensor's number of elements
+    LEVELS = auto()  # whole numbers, at most 2^22 in magnitude
+    PAYLOAD = auto()  # uint8: bytes of a codec of fedsz
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number of elements, such as ``64``, or a share of a tensor's, such as ``1%``.
+
+    Raises:
+        ConfigError: it is neither, not above 0, or a share above all.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        try:
+            number = self._number
+        except ValueError:
+            number = math.nan
+        if not (0 < number <= 100 if self._is_share else number >= 1 and number.is_integer()):
+            raise ConfigError(
+                f"must be a number of elements or a share such as 1%, got {self.text!r}"
+            )
+
+    def of(self, size: int) -> int:
+        """Return how many of ``size`` elements that is: all at most, and one at least."""
+        wanted = round(self._number / 100 * size) if self._is_share else int(self._number)
+        return min(size, max(wanted, 1))
+
+    def times(self, factor: float) -> Count:
+        """Return ``factor`` times as many, all at most."""
+        number = factor * self._number
+        return Count(f"{min(number, 100):.15g}%" if self._is_share else f"{max(round(number), 1)}")
+
+    def __str__(self) -> str:
+        """Return it as users write it."""
+        return self.text
+
+    @property
+    def _number(self) -> float:
+        return float(self.text.removesuffix("%"))
+
+    @property
+    def _is_share(self) -> bool:
+        return self.text.endswith("%")
 
 
 @dataclass(frozen=True)
@@ -146,16 +189,38 @@ class Sparse:
 Decoded = NDArray | Sparse
 
 
-class Stage(ABC):
-    """A stage of a chain: a frozen dataclass whose fields are its settings.
+class Part(ABC):
+    """A part of a chain: a frozen dataclass whose fields are its settings.
 
     All functions are pure: equal arguments give equal results, and no argument is changed.
 
     Attributes:
         name: what users write.
         summary: what it does, on one line.
-        symbols: the kinds of its symbols by name, in the order of the wire. Symbols of kind
-            ``VALUES`` are coded by the next stage of a chain, or packed as they are.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a setting out of its range."""
+        check_settings(self)
+
+    def __str__(self) -> str:
+        """Return it as users write it."""
+        return spelled(self)
+
+    def init(self, spec: TensorSpec) -> State:
+        """Return the state before the first round: arrays by name, none for most parts."""
+        return NOTHING
+
+
+class Stage(Part):
+    """A part that codes a tensor, or the values of the stage before.
+
+    Attributes:
+        symbols: the kinds of its symbols by name, in the order of the wire. Those named `VALUES`
+            are coded by the next stage of a chain, or packed as they are.
         biased: whether the mean of the decoded differs from the encoded. Such a stage needs
             `Feedback`.
         stateful: whether a sender keeps anything from one round to the next. Such a stage sees the
@@ -163,9 +228,6 @@ class Stage(ABC):
         contracts: whether its error is smaller than its input. Any other stage must stay outside
             `Feedback`, where its error would grow. Biased ones do; few unbiased ones do.
     """
-
-    name: ClassVar[str]
-    summary: ClassVar[str]
 
     @property
     @abstractmethod
@@ -177,23 +239,11 @@ class Stage(ABC):
 
     @property
     def stateful(self) -> bool:
-        return type(self).init is not Stage.init
+        return type(self).init is not Part.init
 
     @property
     def contracts(self) -> bool:
         return self.biased
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` for a setting out of its range."""
-        check_settings(self)
-
-    def __str__(self) -> str:
-        """Return it as users write it."""
-        return spelled(self)
-
-    def init(self, spec: TensorSpec) -> State:
-        """Return the state before the first round: arrays by name, none for most stages."""
-        return NOTHING
 
     def encode(self, x: NDArray, state: State, shared: Shared) -> tuple[Symbols, State]:
         """Return the symbols of a tensor, and the state after it.
@@ -232,23 +282,6 @@ class Stage(ABC):
 def dense(decoded: Decoded) -> NDArray:
     """Return a decoded tensor with all its zeros."""
     return decoded.dense() if isinstance(decoded, Sparse) else decoded
-
-
-def is_small(x: NDArray) -> bool:
-    """Say whether an array is finite and so is the sum of its squares, in its own dtype.
-
-    No chain makes anything near the largest number of the dtype of such an array. This takes
-    less time than to ask whether each element is finite.
-    """
-    flat = x.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(np.dot(flat, flat)))
-
-
-def is_finite(x: NDArray) -> bool:
-    """Say whether all elements are finite."""
-    flat = x.reshape(-1)
-    return is_small(flat) or all(np.isfinite(flat[here]).all() for here in chunks(flat.size))
 
 
 def require_drawable(spec: TensorSpec) -> None:

@@ -30,7 +30,7 @@ class Centroids(Stage):
 
     name = "centroids"
     summary = "the nearest of a few values that fit the tensor, by k-means"
-    symbols = {"centroids": Kind.SCALES, "labels": Kind.LEVELS}
+    symbols = {"centroids": Kind.VALUES, "labels": Kind.LEVELS}
 
     bits: int = setting(2, 1, 8)
 

@@ -40,7 +40,7 @@ class Qsgd(Stage):
 
     name = "qsgd"
     summary = "levels of each bucket's norm, rounded stochastically"
-    symbols = {"norms": Kind.SCALES, "levels": Kind.LEVELS}
+    symbols = {"norms": Kind.VALUES, "levels": Kind.LEVELS}
 
     bits: int = setting(4, 2, 16)
     bucket: int = setting(512, 0, 1 << 40)
@@ -96,9 +96,10 @@ class Qsgd(Stage):
         return y.reshape(spec.shape)
 
     def _norms(self, rows: NDArray) -> NDArray:
-        """Return the norm of each row, as a column."""
+        """Return the norm of each row, as a column in float64; inf where the dtype has none."""
         if self.norm is Norm.L2:
-            return _l2_norms(rows)
+            squares: NDArray = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+            return np.sqrt(squares)[:, None]
         largest: NDArray = np.abs(rows).max(axis=1, initial=0, keepdims=True)
         return largest
 
@@ -106,12 +107,3 @@ class Qsgd(Stage):
         """Return a flat array with a row for each bucket, the last filled up with 0."""
         width = self._width(spec)
         return np.pad(x, (0, -x.size % width)).reshape(-1, width)
-
-
-def _l2_norms(rows: NDArray) -> NDArray:
-    """Return the l2 norm of each row, as a column in float64; the largest of the dtype at most."""
-    with np.errstate(over="ignore"):
-        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
-    # Beyond the dtype, levels are too small: better than none.
-    capped: NDArray = np.minimum(norms, np.finfo(rows.dtype).max)[:, None]
-    return capped

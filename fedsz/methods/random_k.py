@@ -10,6 +10,7 @@ import numpy as np
 from fedsz.arrays import CHUNK, NDArray, flat
 from fedsz.methods.base import (
     VALUES,
+    Count,
     Decoded,
     Kind,
     Shared,
@@ -20,7 +21,6 @@ from fedsz.methods.base import (
     require_count,
     require_drawable,
 )
-from fedsz.methods.settings import Count
 from fedsz.spec_strings import setting
 
 SHARE: Final = 32  # of a tensor are so many words drawn at a time

@@ -10,6 +10,7 @@ import numpy as np
 from fedsz.arrays import NDArray, flat
 from fedsz.methods.base import (
     VALUES,
+    Count,
     Decoded,
     Kind,
     Shared,
@@ -19,7 +20,6 @@ from fedsz.methods.base import (
     TensorSpec,
     require_count,
 )
-from fedsz.methods.settings import Count
 from fedsz.spec_strings import setting
 
 

@@ -26,9 +26,10 @@ class ClientState:
         """Do as `Store.reference`."""
         return self.references.get(key)
 
-    def keep_reference(self, key: str, model: Reference) -> None:
+    def keep_reference(self, key: str, model: Reference) -> Reference:
         """Do as `Store.keep_reference`."""
         self.references[key] = model
+        return model
 
     def memory(self, key: str) -> tuple[Memory, bytes, int]:
         """Do as `Store.memory`."""

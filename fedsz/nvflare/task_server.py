@@ -13,10 +13,10 @@ so that the rounding of a broadcast never gets into the server's model.
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -24,8 +24,7 @@ import msgspec
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.control.controller import Controller
-from fedsz.control.record import ClientRecord, Failure, RoundRecord
-from fedsz.control.tally import EvaluationMetrics, Tally
+from fedsz.control.record import ClientRecord, Failure, RoundRecord, Traffic, median_metrics
 from fedsz.core.broadcast import Broadcast
 from fedsz.core.decode import decode_onto
 from fedsz.core.protocol import ReplyNote, Request
@@ -39,7 +38,7 @@ from fedsz.stream import Limits, Reader
 
 logger = logging.getLogger(__name__)
 
-# Replies and failures of a round that its record lists; a client may send any number.
+# Replies and failures of a round that its record has; a client may send any number.
 MOST_LISTED: Final = 4096
 
 # Rounds after which the model is forgotten that a silent client was sent.
@@ -77,7 +76,10 @@ class TaskServer:
         self._requests: dict[str, _OpenRequest] = {}  # by client
         self._replied: set[str] = set()  # clients that have ever sent a result
         self._metrics: dict[str, Mapping[str, object]] = {}  # by client, of this round
-        self._tally = Tally(MOST_LISTED)
+        # Of this round.
+        self._clients = deque[ClientRecord](maxlen=MOST_LISTED)
+        self._failures = deque[Failure](maxlen=MOST_LISTED)
+        self._bytes = Counter[str]()  # by the fields of `Traffic`
         self._last = time.monotonic()
         self._lock = threading.RLock()
 
@@ -115,7 +117,7 @@ class TaskServer:
                 reference={} if broadcast.exact else {self._task: reference.digest},
                 settings=self._settings.without_feedback if has_lost else self._settings,
             )
-            self._tally.sent(reference.nbytes, len(stream))
+            self._bytes.update(raw_down=reference.nbytes, sent_down=len(stream))
             of_round = self._controller.next_round
             self._requests[client] = _OpenRequest(task.id, of_round, model, reference)
             self._in_round.add(client)
@@ -152,20 +154,17 @@ class TaskServer:
                 raise ModelMismatch(f"{tensor.name!r} has shape {tensor.shape}; the model {have}")
         model = {} if is_step or note.is_step else request.model.arrays
         arrays = dict(decode_onto(reader, request.reference, model))
-        record = ClientRecord(
+        record = ClientRecord.of(
+            note,
             node=client,
             client=client,
             bandwidth=0.0,
             raw_bytes=reader.header.decoded_bytes,
             sent_bytes=len(content.stream),
-            encode_seconds=note.encode_seconds,
             decode_seconds=time.perf_counter() - began,
-            energy_fraction=note.energy_fraction,
-            residual_ratio=note.residual_ratio,
-            moved=note.moved != 0,
         )
         with self._lock:
-            self._tally.received(record, note)
+            self._clients.append(record)
             self._replied.add(client)
             if self._requests.get(client) is request:
                 del self._requests[client]
@@ -174,7 +173,7 @@ class TaskServer:
     def failed(self, client: str, reason: str) -> None:
         """Count a reply that is of no use."""
         with self._lock:
-            self._tally.failed(Failure(client, reason))
+            self._failures.append(Failure(client, reason))
 
     def evaluated(self, client: str, metrics: Mapping[str, object]) -> None:
         """Take a client's metrics of the model, in place of what it has said this round."""
@@ -186,20 +185,20 @@ class TaskServer:
         with self._lock:
             if not self._is_open:
                 return
-            self._is_open, metrics = False, EvaluationMetrics()
-            for said in self._metrics.values():
-                metrics.add(said)
-            now, (accuracy, loss), self._metrics = time.monotonic(), metrics.take(), {}
-            diverged = loss is not None and not math.isfinite(loss)
+            self._is_open, now = False, time.monotonic()
+            accuracy, loss = median_metrics(self._metrics.values())
+            traffic = Traffic.of(self._clients, self._failures, **self._bytes)
+            self._metrics, self._bytes = {}, Counter()
+            self._clients.clear()
+            self._failures.clear()
             record = RoundRecord(
-                **msgspec.structs.asdict(self._tally.take()),
+                **msgspec.structs.asdict(traffic),
                 round=self._controller.next_round,
                 seconds=now - self._last,
                 accuracy=accuracy,
-                loss=None if diverged else loss,
-                diverged=diverged,
+                loss=loss,
                 decision=self._controller.decision,
-            )
+            ).with_finite_metrics()
             self._last = now
             self._log(record)
             self._settings = self._controller.decide(record).config.require()

@@ -255,7 +255,7 @@ class _StepSum(Mean):
     """
 
     def __init__(self, start: Mapping[str, NDArray]) -> None:
-        super().__init__(steps=True)
+        super().__init__(start)
         self._start = start
         floats = {n: x for n, x in start.items() if x.dtype.kind not in "iub"}
         self._sums = {n: np.zeros(parts(x).size, np.float64) for n, x in floats.items()}

@@ -27,13 +27,13 @@ from fedsz.errors import (
     RefusedReply,
     TooFewReplies,
 )
-from fedsz.flower.book import CountedReply, RoundBook
 from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.outgoing import OpenRequest
 from fedsz.flower.records import SECURE, is_round, is_training, layout_of, to_record
 from fedsz.flower.refusal import Refusal, kind_of, reason, reason_of, refusing_failures
 from fedsz.flower.requests import NO_REPLY
+from fedsz.flower.round_statistics import CountedReply, RoundStatistics
 from fedsz.flower.update import Update
 from fedsz.privacy.flower_client import ANSWER, PLAN, REQUEST, STAGE, WEIGHTED_BY, LocalNoise
 from fedsz.privacy.graph import Assumptions
@@ -98,9 +98,11 @@ class SecureSum:
         """Return what is known before the first round of a run."""
         return Learned(self.most_examples)
 
-    def of_run(self, grid: FedSZGrid, book: RoundBook, weighted_by: str) -> SecureRounds:
+    def of_run(
+        self, grid: FedSZGrid, statistics: RoundStatistics, weighted_by: str
+    ) -> SecureRounds:
         """Return the secure sums of one run of a Grid."""
-        return SecureRounds(self, grid, book, weighted_by)
+        return SecureRounds(self, grid, statistics, weighted_by)
 
 
 @dataclass
@@ -132,14 +134,14 @@ class SecureRounds:
     Args:
         options: of each.
         grid: carries the messages, and counts failures.
-        book: counts replies, and what is sent without a model.
+        statistics: counts replies, and what is sent without a model.
         weighted_by: the metric that is the weight of a reply.
     """
 
     def __init__(
-        self, options: SecureSum, grid: FedSZGrid, book: RoundBook, weighted_by: str
+        self, options: SecureSum, grid: FedSZGrid, statistics: RoundStatistics, weighted_by: str
     ) -> None:
-        self._options, self._grid, self._book = options, grid, book
+        self._options, self._grid, self._statistics = options, grid, statistics
         self._weighted_by = weighted_by
         self._begin_run()
 
@@ -302,7 +304,7 @@ class SecureRounds:
         note = ReplyNote(tensors=len(round_.model), lossy=len(codec.sent))
         for node in survivors:
             parts = {round_.key: round_.updates[node].weighted(mean)}
-            self._book.received(CountedReply(node, note, True, mean, parts))
+            self._statistics.received(CountedReply(node, note, True, mean, parts))
         some = next(iter(round_.opened.values())).message
         names = compat.records_in(some.content, ArrayRecord)[round_.key]
         model = round_.model
@@ -360,7 +362,7 @@ class SecureRounds:
             about = round_.opened[node].message.metadata
             content = RecordDict({SECURE: ConfigRecord({STAGE: stage.name, REQUEST: request})})
             out.append(Message(content, node, about.message_type, group_id=about.group_id))
-        self._book.sent(0, sum(map(len, asked.values())))
+        self._statistics.sent(0, sum(map(len, asked.values())))
         return list(self._grid.inner.send_and_receive(out, timeout=limit))
 
     def _taken(

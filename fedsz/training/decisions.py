@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from fedsz.control.controller import Controller, replay
+from fedsz.control.controller import Controller
 from fedsz.control.record import Decision, RoundRecord
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CONFIG, read_rounds
@@ -39,6 +39,7 @@ def decisions(folder: Path) -> Iterator[Decided]:
         rounds=run.rounds,
         private=run.dp_epsilon > 0,
     )
-    for record, again in replay(controller, read_rounds(folder)):
-        if record.decision is not None:
-            yield Decided(record, record.decision, again)
+    for record in read_rounds(folder):
+        if record.decision is not None and controller.decision is not None:
+            yield Decided(record, record.decision, controller.decision)
+        controller.decide(record)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from fedsz.control.record import RoundRecord, Totals, as_builtins
+from fedsz.control.record import RoundRecord, Traffic
 from fedsz.errors import FedszError
 
 
@@ -49,7 +51,11 @@ class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
     seconds: float  # since this server listened
     # By client, and by kind, how often a round went on without it; all rounds of a resumed run.
     failures: dict[str, dict[str, int]] = {}
-    totals: Totals = msgspec.field(default_factory=Totals)  # likewise
+    # Likewise: how many rounds there were, how long they and round 0 took, and the sum of their
+    # traffic, without its lists.
+    rounds: int = 0
+    round_seconds: float = 0.0
+    totals: Traffic = msgspec.field(default_factory=Traffic)
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
@@ -62,9 +68,11 @@ Event = Watched | Listening | Client | Receiving | RoundRecord | Done | Failed
 
 
 def to_json(event: Event) -> str:
-    """Return an event as one line; a round's is a line of rounds.jsonl."""
-    told = as_builtins(event) if isinstance(event, RoundRecord) else event
-    return msgspec.json.encode(told).decode()
+    """Return an event as one line; a round's is one of rounds.jsonl, with its ratio for people."""
+    line: Any = event
+    if isinstance(event, RoundRecord):
+        line = {**msgspec.to_builtins(event), "ratio": event.ratio}
+    return msgspec.json.encode(line).decode()
 
 
 def from_json(line: str | bytes) -> Event:

@@ -15,8 +15,8 @@ from fedsz.arrays import NDArray
 from fedsz.control.controller import Controller
 from fedsz.control.policy import SENSITIVITY, SPREAD
 from fedsz.control.record import RoundRecord
+from fedsz.core.reference import Reference, energies
 from fedsz.core.settings import DELTA_EF
-from fedsz.core.step import step_spread
 from fedsz.errors import ConfigError
 from fedsz.flower.fedbuff import MOST_AHEAD, FedBuff
 from fedsz.flower.grid import FedSZGrid
@@ -236,7 +236,12 @@ class _Rounds:
         if not self._needs:
             return {}
         config = self._config
-        moved = step_spread(self._before, averaged, rule=config.rule, threshold=config.threshold)
+        moved = {
+            name: (count, math.sqrt(energy / count))
+            for name, (count, energy) in energies(
+                averaged, Reference(self._before), config.compression
+            ).items()
+        }
         self._before = averaged
         steps = {name: deviation for name, (_, deviation) in moved.items() if deviation > 0}
         if SENSITIVITY not in self._needs or not steps:

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 
 from fedsz.arrays import Layout
-from fedsz.control.record import RoundRecord, Totals, count_failures
+from fedsz.control.record import RoundRecord, Traffic, count_failures
 from fedsz.errors import ConfigError
 from fedsz.privacy.client import Demands
 from fedsz.privacy.flower_client import LEAST, SecureMember
@@ -57,12 +57,14 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         DataError: the held-out set is not there.
         LinkError: the port is in use.
     """
-    failures, totals = dict[str, dict[str, int]](), Totals()
+    failures, totals = dict[str, dict[str, int]](), Traffic()
+    rounds, seconds = 0, 0.0
 
     def count(record: RoundRecord) -> None:
-        nonlocal failures
+        nonlocal failures, totals, rounds, seconds
         failures = count_failures(record.failures, failures)
-        totals.add(record)
+        totals = totals.plus(record, most=0)
+        rounds, seconds = record.round, seconds + record.seconds
 
     _require_options(config)
     folder = RunFolder.resume(Path(config.resume), config) if config.resume else None
@@ -106,7 +108,8 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         )
         if first > config.rounds:
             _await_clients(grid, config)
-        on_event(Done(str(folder.path), time.monotonic() - start, failures, totals))
+        took = time.monotonic() - start
+        on_event(Done(str(folder.path), took, failures, rounds, seconds, totals))
     folder.finish()
 
 

@@ -131,7 +131,7 @@ class RunConfig:
     round_timeout: float = option(3600.0, "Longest time, in seconds, that a round waits for its "
         "slowest client.", LEARNING, SHARED, low=1, high=1e9)
     deadline_factor: float = option(3.0, "How long a round waits for slow clients, as a multiple "
-        "of the median time of recent replies; 0 for --round-timeout alone.",
+        "of the median time of its replies; 0 for --round-timeout alone.",
         LEARNING, SHARED, low=0, high=1e6)
 
     buffer: int = option(0, "Asynchronous rounds (FedBuff): make a new model from this many "

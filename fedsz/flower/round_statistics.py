@@ -1,12 +1,12 @@
-"""The statistics of rounds: what crosses a Grid, a record of each round, its line in the log."""
+"""Round statistics: what crosses a Grid, the record of each round, and its line in the log."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,8 +17,14 @@ from flwr.serverapp import Grid
 
 from fedsz.control.controller import Controller
 from fedsz.control.policy import AUTO
-from fedsz.control.record import ClientRecord, Decision, Failure, RoundRecord, Traffic
-from fedsz.control.tally import EvaluationMetrics, Tally
+from fedsz.control.record import (
+    ClientRecord,
+    Decision,
+    Failure,
+    RoundRecord,
+    Traffic,
+    median_metrics,
+)
 from fedsz.core.partition import SHAPE
 from fedsz.core.protocol import ReplyNote
 from fedsz.core.settings import LEAST_BYTES, Settings
@@ -33,7 +39,6 @@ logger = logging.getLogger("flwr.fedsz")
 limits = logging.getLogger(__name__)  # of each update that was scaled down
 security = logging.getLogger("fedsz.security")  # heard by the user of a command
 
-METRICS: Final = "accuracy", "loss"
 LISTED: Final = 10_000  # updates and failures of many rounds; they may never be taken
 LEAST_FRACTION: Final = 0.5  # of an update's energy, where the rest is lost for good
 MOST_RATIO: Final = 2.0  # of a residual to a step: it costs some tenths of a point in ten rounds
@@ -73,86 +78,16 @@ class CountedReply:
         return self.withdrawn or next((p.refused for p in sealed if p.refused), None)
 
 
-class TrafficCounter:
-    """Counts until the sums are taken.
+class RoundStatistics:
+    """Counts what crosses a Grid, makes the record of each round, and has the next one decided.
 
     Args:
         grid: that carries the messages. Its ``counters``, ``bandwidths`` and ``client_name`` are
             used where it has them.
-        most: how many updates and failures it lists, the last ones; None for all. Sums are of all.
-    """
-
-    def __init__(self, grid: Grid, most: int | None = None) -> None:
-        self._grid: Any = grid
-        self._tally = Tally(most)
-        self._wire = self._wire_now()
-
-    def sent(self, raw_bytes: int, sent_bytes: int) -> None:
-        """Count a message's arrays, before and after compression."""
-        self._tally.sent(raw_bytes, sent_bytes)
-
-    def failed(self, node: int, why: str, kind: Refusal) -> None:
-        """Count a message that got no usable reply."""
-        self._tally.failed(Failure(self._name(node), why, kind))
-
-    def received(self, reply: CountedReply) -> None:
-        """Count a reply, once its user has decoded it."""
-        raw, sent = (sum(getattr(u, n) for u in reply.updates) for n in ("raw_bytes", "sent_bytes"))
-        if reply.refused:
-            self.failed(reply.node, reason(reply.refused), kind_of(reply.refused))
-        elif not reply.trains:
-            self._tally.received_other(raw, sent)
-        else:
-            self._tally.received(self._client_record(reply, raw, sent), reply.note)
-
-    def take(self) -> Traffic:
-        """Return what has been counted since the last call, or since the start."""
-        wire_up, wire_down = self._wire_now()
-        traffic = self._tally.take(wire_up - self._wire[0], wire_down - self._wire[1])
-        self._wire = wire_up, wire_down
-        return traffic
-
-    def _client_record(self, reply: CountedReply, raw: int, sent: int) -> ClientRecord:
-        updates, note = reply.updates, reply.note
-        digests = [update.digest for update in updates]
-        joined = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
-        return ClientRecord(
-            node=str(reply.node),
-            client=self._name(reply.node),
-            bandwidth=getattr(self._grid, "bandwidths", {}).get(reply.node, 0.0),
-            raw_bytes=raw,
-            sent_bytes=sent,
-            encode_seconds=note.encode_seconds,
-            decode_seconds=sum(update.clock.seconds for update in updates),
-            energy_fraction=note.energy_fraction,
-            residual_ratio=note.residual_ratio,
-            moved=note.moved != 0,
-            weight=reply.weight,
-            digest=joined.hex(),
-            scale=min((update.scale for update in updates), default=1.0),
-            staleness=max((update.staleness for update in updates), default=0),
-        )
-
-    def _name(self, node: int) -> str:
-        name: str = getattr(self._grid, "client_name", str)(node)
-        return name
-
-    def _wire_now(self) -> tuple[int, int]:
-        counters = getattr(self._grid, "counters", None)
-        if counters is None:
-            return 0, 0
-        return counters.wire_bytes_received, counters.wire_bytes_sent
-
-
-class RoundBook:
-    """Counts what crosses a Grid, makes the record of each round, and has the next one decided.
-
-    Args:
-        grid: that carries the messages.
         controller: decides how each round is sent.
         on_round: called with the record of each round; what it raises is logged.
-        logs: whether rounds are logged, and traffic is taken apart from rounds. A server that ends
-            its rounds itself does neither: what is never taken would grow for weeks.
+        logs: whether rounds are logged, and their sum is there for `take_traffic`. A server that
+            ends its rounds itself does neither: what is never taken would grow for weeks.
 
     Attributes:
         controller: as given.
@@ -169,11 +104,15 @@ class RoundBook:
         logs: bool,
         on_round: Callable[[RoundRecord], None] | None = None,
     ) -> None:
+        self._grid: Any = grid
         self._on_round = on_round
         self.measured: tuple[float | None, float | None] = None, None
-        self._of_round = TrafficCounter(grid)
-        self._taken = TrafficCounter(grid, LISTED) if logs else self._of_round
-        self._counters = {self._of_round, self._taken}
+        # What has been counted since `_count`, and what has been added up before that.
+        self._clients: list[ClientRecord] = []
+        self._failures: list[Failure] = []
+        self._bytes = Counter[str]()  # by the fields of `Traffic`
+        self._of_round, self._untaken = Traffic(), Traffic()
+        self._wire = self._wire_now()
         self._log = RoundLog(controller.base) if logs else None
         self.replies: list[CountedReply] = []
         self._ended: RoundRecord | None = None  # the last round, while its model is evaluated
@@ -182,13 +121,17 @@ class RoundBook:
     def begin_run(self, controller: Controller) -> None:
         """Count the rounds of a new run, after the last one of the run before has ended."""
         self.controller, self.decision = controller, Decision(config=controller.base)
-        self._evaluated = EvaluationMetrics()
+        self._evaluated: list[Mapping[str, object]] = []  # metrics of replies to evaluate messages
         self._last, self._ended = time.monotonic(), None
         if controller.decision is not None:
-            self.steer(controller.decision)
+            self._use(controller.decision)
 
-    def steer(self, decision: Decision) -> None:
-        """Send otherwise from now on; raises `CodecUnavailable` for a codec that is not here."""
+    def _use(self, decision: Decision) -> None:
+        """Send by a decision from now on.
+
+        Raises:
+            CodecUnavailable: a codec that it names is not installed here.
+        """
         if decision == self.decision:
             return
         for codec in (decision.config.codec, *decision.codecs.values()):
@@ -203,17 +146,16 @@ class RoundBook:
         Args:
             measured: fields of the record that no Grid can know.
         """
-        now = time.monotonic()
-        self._settle()
-        traffic = self._of_round.take()
+        self._count()
+        traffic, self._of_round, now = self._of_round, Traffic(), time.monotonic()
         record = RoundRecord(
-            **{name: getattr(traffic, name) for name in Traffic.__struct_fields__},
+            **msgspec.structs.asdict(traffic),
             round=self.controller.next_round,
             seconds=now - self._last,
             decision=self.controller.decision,
             **measured,
         )
-        self._last, self._ended = now, with_metrics(record, record.accuracy, record.loss)
+        self._last, self._ended = now, record.with_finite_metrics()
         if record.round:
             if self._log is not None:
                 self._log.log(record, self.decision)
@@ -228,7 +170,7 @@ class RoundBook:
         """Return the record of the round that has ended, with what was measured since, or None."""
         if self._ended is not None:
             record = msgspec.structs.replace(self._ended, **measured)
-            self._ended = with_metrics(record, record.accuracy, record.loss)
+            self._ended = record.with_finite_metrics()
         return self._ended
 
     def decide(self) -> None:
@@ -238,22 +180,23 @@ class RoundBook:
                 return  # decided already
             self.end({})  # round 0: the model before any training
         assert self._ended is not None
-        record, evaluated = self._ended, self._evaluated.take()
+        record, evaluated = self._ended, median_metrics(self._evaluated)
         accuracy, loss = evaluated if self.measured == (None, None) else self.measured
         if record.accuracy is None and record.loss is None and not record.diverged:
-            record = with_metrics(record, accuracy, loss)
-        self._ended, self.measured = None, (None, None)
-        self.steer(self.controller.decide(record))
+            record = msgspec.structs.replace(record, accuracy=accuracy, loss=loss)
+            record = record.with_finite_metrics()
+        self._ended, self.measured, self._evaluated = None, (None, None), []
+        self._use(self.controller.decide(record))
 
     def take_traffic(self) -> Traffic:
-        """Return what was counted since the last call, or since the start; see `LISTED`."""
-        self._settle()
-        return self._taken.take()
+        """Return the sum of all rounds since the last call, or since the start; see `LISTED`."""
+        self._count()
+        traffic, self._untaken = self._untaken, Traffic()
+        return traffic
 
     def sent(self, raw_bytes: int, sent_bytes: int) -> None:
         """Count a message's arrays, before and after compression."""
-        for counter in self._counters:
-            counter.sent(raw_bytes, sent_bytes)
+        self._bytes.update(raw_down=raw_bytes, sent_down=sent_bytes)
 
     def received(self, reply: CountedReply) -> None:
         """Take note of a reply that has passed; it is counted once its user has decoded it."""
@@ -261,31 +204,64 @@ class RoundBook:
 
     def failed(self, node: int, why: str, kind: Refusal) -> None:
         """Count a message that got no usable reply."""
-        for counter in self._counters:
-            counter.failed(node, why, kind)
+        self._failures.append(Failure(self._name(node), why, kind))
 
     def evaluated(self, reply: Message) -> None:
         """Take the metrics of a reply to an evaluate message."""
-        metrics: dict[str, Any] = {}
+        metrics: dict[str, object] = {}
         for record in records_in(reply.content, MetricRecord).values():
             metrics |= dict(record)
-        self._evaluated.add(metrics)
+        self._evaluated.append(metrics)
 
-    def _settle(self) -> None:
+    def _count(self) -> None:
         """Count the replies so far, which are decoded by now, and keep none of them."""
-        for counter in self._counters:
-            for reply in self.replies:
-                counter.received(reply)
-        self.replies = []
+        for reply in self.replies:
+            raw, sent = (
+                sum(getattr(u, n) for u in reply.updates) for n in ("raw_bytes", "sent_bytes")
+            )
+            if reply.refused:
+                self.failed(reply.node, reason(reply.refused), kind_of(reply.refused))
+            elif not reply.trains:
+                self._bytes.update(raw_other=raw, sent_other=sent)
+            else:
+                self._clients.append(self._client_record(reply, raw, sent))
+        before, self._wire = self._wire, self._wire_now()
+        wire = {name: now - before[name] for name, now in self._wire.items()}
+        traffic = Traffic.of(self._clients, self._failures, **self._bytes, **wire)
+        self.replies, self._clients, self._failures, self._bytes = [], [], [], Counter()
+        self._of_round = self._of_round.plus(traffic)
+        if self._log is not None:
+            self._untaken = self._untaken.plus(traffic, LISTED)
 
+    def _client_record(self, reply: CountedReply, raw: int, sent: int) -> ClientRecord:
+        updates = reply.updates
+        digests = [update.digest for update in updates]
+        joined = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
+        return ClientRecord.of(
+            reply.note,
+            node=str(reply.node),
+            client=self._name(reply.node),
+            bandwidth=getattr(self._grid, "bandwidths", {}).get(reply.node, 0.0),
+            raw_bytes=raw,
+            sent_bytes=sent,
+            decode_seconds=sum(update.clock.seconds for update in updates),
+            weight=reply.weight,
+            digest=joined.hex(),
+            scale=min((update.scale for update in updates), default=1.0),
+            staleness=max((update.staleness for update in updates), default=0),
+        )
 
-def with_metrics(record: RoundRecord, accuracy: float | None, loss: float | None) -> RoundRecord:
-    """Return a record with metrics as its line of JSON has them: finite, or none."""
-    said = dict(zip(METRICS, (accuracy, loss), strict=True))
-    infinite = [name for name, value in said.items() if not math.isfinite(value or 0.0)]
-    metrics = said | dict.fromkeys(infinite)
-    diverged = record.diverged or bool(infinite)
-    return msgspec.structs.replace(record, diverged=diverged, **metrics)
+    def _name(self, node: int) -> str:
+        name: str = getattr(self._grid, "client_name", str)(node)
+        return name
+
+    def _wire_now(self) -> dict[str, int]:
+        """Return the bytes of gRPC messages so far, by the fields of `Traffic`."""
+        counters = getattr(self._grid, "counters", None)
+        if counters is None:
+            return {}
+        up, down = counters.wire_bytes_received, counters.wire_bytes_sent
+        return {"wire_up": up, "wire_down": down}
 
 
 class RoundLog:

@@ -18,10 +18,10 @@ from fedsz.control.controller import Controller
 from fedsz.control.record import RoundRecord
 from fedsz.core.protocol import ReplyNote
 from fedsz.core.settings import Settings
-from fedsz.flower import FedSZGrid, LocalGrid, book
-from fedsz.flower.book import CountedReply, RoundBook
+from fedsz.flower import FedSZGrid, LocalGrid, round_statistics
 from fedsz.flower.records import note_of, replaced, to_array
 from fedsz.flower.refusal import Refusal
+from fedsz.flower.round_statistics import CountedReply, RoundStatistics
 from fedsz.flower.update import Update
 from tests.federation import app_of
 from tests.test_hostile_replies import Hostile
@@ -70,17 +70,17 @@ def test_numbers_that_are_not_at_least_0_say_nothing(wrong: Any) -> None:
     assert ReplyNote.decode(said) == ReplyNote()
 
 
-def play(book: RoundBook, rounds: int) -> int:
+def play(statistics: RoundStatistics, rounds: int) -> int:
     """Count rounds of 20 clients, of which one fails; return how much memory is in use."""
     for _ in range(rounds):
         for node in range(19):
             update = Update(ArrayRecord(), {}, None, {}, {}, 1000, 100, bytes(32))
             note = ReplyNote(residual_ratio=1.0)
-            book.received(CountedReply(node, note, True, 1.0, {"arrays": update}))
-            book.sent(1000, 50)
-        book.failed(19, "gone", Refusal.FAILED)
-        book.end({"accuracy": 0.5})
-        book.decide()
+            statistics.received(CountedReply(node, note, True, 1.0, {"arrays": update}))
+            statistics.sent(1000, 50)
+        statistics.failed(19, "gone", Refusal.FAILED)
+        statistics.end({"accuracy": 0.5})
+        statistics.decide()
     gc.collect()
     # Of what this test keeps alone: threads of tests before it may still be at work.
     made = [tracemalloc.Filter(True, f"{Path(fedsz.__file__).parent}/*"), OWN]
@@ -90,9 +90,9 @@ def play(book: RoundBook, rounds: int) -> int:
 
 @pytest.mark.parametrize("logs", [True, False])
 def test_rounds_leave_nothing_behind(logs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "LISTED", 30)
+    monkeypatch.setattr(round_statistics, "LISTED", 30)
     controller = Controller("auto", Settings(), tolerance=0.5, rounds=None)
-    rounds = RoundBook(LocalGrid(app_of(), []), controller, logs=logs)
+    rounds = RoundStatistics(LocalGrid(app_of(), []), controller, logs=logs)
 
     tracemalloc.start()
     try:
@@ -106,3 +106,36 @@ def test_rounds_leave_nothing_behind(logs: bool, monkeypatch: pytest.MonkeyPatch
         assert (traffic.replies, traffic.raw_up, traffic.sent_down) == (1900, 1_900_000, 95_000)
         assert (len(traffic.clients), len(traffic.failures)) == (30, 30)
         assert rounds.take_traffic().replies == 0
+
+
+def test_traffic_is_the_sum_of_the_rounds_whenever_it_is_taken() -> None:
+    """Also in the midst of a round, whose record has all of it."""
+    controller = Controller("auto", Settings(), tolerance=0.5, rounds=None)
+    records: list[RoundRecord] = []
+    rounds = RoundStatistics(
+        LocalGrid(app_of(), []), controller, logs=True, on_round=records.append
+    )
+    taken = [rounds.take_traffic()]
+    rounds.decide()
+    for number in range(1, 4):
+        for node, ratio in enumerate((1.0, number)):
+            update = Update(ArrayRecord(), {}, None, {}, {}, 1000, 100 + number, bytes(32))
+            note = ReplyNote(residual_ratio=ratio, tensors=number, max_error=0.1 * number)
+            rounds.received(CountedReply(node, note, True, 1.0, {"arrays": update}))
+            rounds.sent(1000, 50)
+            if number != 2:
+                taken.append(rounds.take_traffic())
+        rounds.failed(2, "gone", Refusal.FAILED)
+        rounds.end({})
+        rounds.decide()
+    taken.append(rounds.take_traffic())
+
+    assert [(one.replies, one.sent_up, one.sent_down) for one in records] == [
+        (2, 2 * (100 + number), 100) for number in (1, 2, 3)
+    ]
+    assert [one.replies for one in taken] == [0, 1, 1, 3, 1, 0]
+    assert [len(one.failures) for one in taken] == [0, 0, 0, 2, 0, 1]
+    assert sum(one.sent_up for one in taken) == sum(one.sent_up for one in records)
+    assert [one.tensors for one in records] == [1, 2, 3]
+    assert [one.residual_ratio for one in records] == [1.0, 1.0, 1.0]
+    assert (taken[3].tensors, taken[3].max_error) == (2, pytest.approx(0.3))

@@ -1,7 +1,7 @@
-"""Tensors that may be lossy: coded within a bound that holds in the tensor's own dtype.
+"""One tensor, to a payload and back: within a bound, or without loss.
 
-As they are, or as the difference from one that both sides hold. With x the tensor, r the
-reference's and d' what the difference decodes to, y = r + d'. So
+A tensor that may be lossy is coded as it is, or as the difference from one that both sides hold.
+With x the tensor, r the reference's and d' what the difference decodes to, y = r + d'. So
 
     |x - y| <= |d - d'| + |x - r - d| + |r + d' - y|
 
@@ -12,37 +12,92 @@ In half precision that is often nothing: the largest weights are further apart t
 wide. But there d is a multiple of that distance, and of any smaller power of two. So such tensors
 take a power of two as their step: large weights come back as they were, and small ones within the
 bound.
+
+A lossless tensor is coded as it is, or as the difference of its bits. Bits of floats, read as
+integers in the order of the values, are close where the values are: what a small step changed is in
+the low bytes of their differences (docs/format.md, "Payloads").
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from fedsz.arrays import Buffer, NDArray, New, chunks, finfo, new_memory, wide
+from fedsz.arrays import COMPLEX_DTYPES, Buffer, NDArray, chunks, finfo, octets, raw, wide
 from fedsz.bounds import ErrorBound
-from fedsz.codecs import Codec
+from fedsz.codecs import Codec, LosslessCodec, Raw, _stream
 from fedsz.codecs.base import FLOAT32, Opened, OpenedArray
+from fedsz.codecs.lossless import Zstd
 from fedsz.codecs.spread import half_ulp
 from fedsz.codecs.uniform import Comparison, Uniform, compare
+from fedsz.core.reference import Reference
 from fedsz.errors import CorruptStream
+from fedsz.stream import BITS, Part, Tensor
 
 if TYPE_CHECKING:
-    from fedsz.core.pipeline import PipelineDecoder
+    from fedsz.core.decode import PipelineDecoder
 
 OCTAVES: Final = (1e-30, 1e30)  # bounds whose steps `Uniform.encode_multiples` takes
+# Of differences of bits, whatever the codec of plain bytes: higher levels gain nothing on planes.
+BITS_CODEC: Final = Zstd(level=1)
+
+
+class Entry(NamedTuple):
+    """A tensor of a state_dict to be coded.
+
+    Attributes:
+        i: its position there.
+        name: its name.
+        x: the array.
+        base: that of the reference, of its dtype and shape; None if there is none.
+    """
+
+    i: int
+    name: str
+    x: NDArray
+    base: NDArray | None = None
 
 
 class Within(NamedTuple):
-    """A payload, the absolute bound that its tensor keeps, and the largest error, in float64."""
+    """A tensor that is coded within a bound.
+
+    Attributes:
+        payload: of the codec.
+        bound: that the tensor keeps, absolute.
+        max_error: the largest error, in float64.
+        is_difference: whether the payload is of the difference from a base.
+    """
 
     payload: bytes
     bound: float
     max_error: float
+    is_difference: bool = False
+
+
+def encode_lossy(
+    x: NDArray, base: NDArray | None, error_bound: ErrorBound, codec: Codec
+) -> Within | None:
+    """Code a tensor as the difference from its base, or as it is; None where neither can be had.
+
+    Args:
+        x: the tensor, of a floating dtype.
+        base: of its dtype and shape; None if there is none.
+        error_bound: of kind ``std`` it is of the difference, where there is a base.
+        codec: a lossy one.
+    """
+    if base is not None:
+        within = encode_difference(x, base, error_bound, codec)
+        # A bound by the deviation of differences is none for values: what did not move would be
+        # lost.
+        if within is not None or error_bound.kind == "std":
+            return within
+    absolute = error_bound.absolute(x)
+    return encode_within(x, absolute, codec) if absolute else None
 
 
 def encode_within(x: NDArray, bound: float, codec: Codec) -> Within | None:
@@ -102,7 +157,7 @@ def encode_difference(
         payload, error = coded.payload, coded.max_error
     if not codec.keeps_bound:  # beyond which roundings are larger
         rounding += half_ulp(_reach(statistics, error + rounding), x.dtype)
-    return Within(payload, bound, error + rounding)
+    return Within(payload, bound, error + rounding, is_difference=True)
 
 
 def bound_of(
@@ -137,13 +192,14 @@ def _encode_half(
         difference = wanted - start
         with np.errstate(over="ignore"):  # what is beyond all multiples is not kept
             part = np.rint(difference / np.float32(step)) * np.float32(step)
-        kept = _distance(start, part, wanted, x.dtype) <= bound
-        np.copyto(part, difference, where=~kept)  # a tie of the last rounding
+        is_within = _distance(start, part, wanted, x.dtype) <= bound
+        np.copyto(part, difference, where=~is_within)  # a tie of the last rounding
         error = max(error, float(_distance(start, part, wanted, x.dtype).max()))
         flat[here] = part
     if not error <= bound:
         return None
-    return Within(codec.encode_multiples(multiples, None, step), bound, error)
+    payload = codec.encode_multiples(multiples, None, step)
+    return Within(payload, bound, error, is_difference=True)
 
 
 def _distance(start: NDArray, step: NDArray, wanted: NDArray, dtype: np.dtype) -> NDArray:
@@ -203,8 +259,8 @@ class CodedTensor:
         """Whether its codec holds it without a rounding of its own, and so can add it up."""
         return self._coded_dtype in self.codec.dtypes
 
-    def decode(self, new: New = new_memory) -> NDArray:
-        """Return it as an array; in ``new`` memory where its codec decodes it into such.
+    def decode(self) -> NDArray:
+        """Return it as an array.
 
         Raises:
             CorruptStream: the payload is not what the header says.
@@ -213,11 +269,8 @@ class CodedTensor:
         dtype, base = self._coded_dtype, None
         if dtype == self.dtype and dtype in self.codec.dtypes:
             base = self.reference
-        coded = self.payload, self.shape, dtype, base
         with located(self.offset):
-            if isinstance(self.codec, Uniform) and dtype == self.dtype:
-                return self.codec.decode(*coded, new)
-            y = self.codec.decode(*coded)
+            y = self.codec.decode(self.payload, self.shape, dtype, base)
         if self.reference is None or base is not None:
             return narrow(y, self.dtype)
         return moved(self.reference, y)
@@ -264,10 +317,10 @@ def moved(base: NDArray, difference: NDArray) -> NDArray:
     start, step, out = base.reshape(-1), difference.reshape(-1), y.reshape(-1)
     for here in chunks(y.size):
         with np.errstate(over="ignore", invalid="ignore"):
-            whole = np.add(start[here], step[here], dtype=wide(base.dtype))
-        if not np.isfinite(whole).all():
-            whole = saturated(whole, np.isfinite(start[here]) & np.isfinite(step[here]))
-        out[here] = narrow(whole, base.dtype)
+            total = np.add(start[here], step[here], dtype=wide(base.dtype))
+        if not np.isfinite(total).all():
+            total = saturated(total, np.isfinite(start[here]) & np.isfinite(step[here]))
+        out[here] = narrow(total, base.dtype)
     return y
 
 
@@ -289,3 +342,99 @@ def saturated(y: NDArray, finite: NDArray) -> NDArray:
     """Return ``y`` with the largest number of its dtype for infinities of what was ``finite``."""
     largest = np.array(float(finfo(y.dtype).max), y.dtype)
     return np.where(np.isinf(y) & finite, np.copysign(largest, y), y)
+
+
+def encode_lossless(entries: Sequence[Entry], codec: LosslessCodec) -> Part:
+    """Code tensors, at least one and of one item size, as one payload.
+
+    As they are by ``codec``, or by `BITS_CODEC` as differences of their bits, where all of them
+    have a base and ``codec`` is not ``raw``.
+    """
+    members, tensors = tuple(t.i for t in entries), [t.x for t in entries]
+    data = raw(tensors[0]) if len(tensors) == 1 else memoryview(b"".join(map(raw, tensors)))
+    best = Part(codec.wire_id, codec.pack(data, tensors[0].itemsize), None, members)
+    bases = [t.base for t in entries if t.base is not None]
+    real = not any(x.dtype in COMPLEX_DTYPES for x in tensors)
+    if len(bases) == len(tensors) and real and not isinstance(codec, Raw):
+        packed = BITS_CODEC.pack(raw(difference_of_bits(tensors, bases)), 1)
+        if len(packed) < len(best.data):
+            best = Part(BITS_CODEC.wire_id, packed, None, members, BITS)
+    return best if len(best.data) < len(data) else Part(Raw.wire_id, bytes(data), None, members)
+
+
+def decode_lossless(
+    codec: Codec, data: Buffer, tensors: Sequence[Tensor], reference: Reference | None
+) -> Iterator[tuple[str, NDArray]]:
+    """Yield the tensors of a payload by name; of differences of bits, if there is a reference.
+
+    What is no difference is a read-only view of what was unpacked.
+
+    Raises:
+        CorruptStream: the payload holds something else, or the reference lacks a tensor.
+        CodecUnavailable: the codec's library is not installed here.
+    """
+    if not isinstance(codec, LosslessCodec):
+        raise CorruptStream(f"codec {codec.name!r} in a lossless payload")
+    codec.require()
+    data = codec.unpack(data, sum(tensor.nbytes for tensor in tensors))
+    if reference is None:
+        arrays = _split(data, tensors)
+    else:
+        arrays = moved_by_bits(data, [base_of(tensor, reference) for tensor in tensors])
+    for tensor, x in zip(tensors, arrays, strict=True):
+        if x.dtype == np.bool_ and (x.view(np.uint8) > 1).any():
+            raise CorruptStream(f"a bool of {tensor.name!r} is neither 0 nor 1")
+        yield tensor.name, x
+
+
+def _split(data: Buffer, tensors: Sequence[Tensor]) -> Iterator[NDArray]:
+    view, offset = memoryview(data).toreadonly(), 0
+    for tensor in tensors:
+        yield np.frombuffer(view, tensor.dtype, tensor.size, offset).reshape(tensor.shape)
+        offset += tensor.nbytes
+
+
+def base_of(tensor: Tensor, reference: Reference) -> NDArray:
+    """Return what a difference is to be added to, or raise `CorruptStream`."""
+    base = reference.arrays.get(tensor.name)
+    if base is None or base.shape != tensor.shape or base.dtype != tensor.dtype:
+        raise CorruptStream(f"a difference from {tensor.name!r}, which the reference lacks")
+    return base
+
+
+def difference_of_bits(
+    tensors: Sequence[NDArray], bases: Sequence[NDArray]
+) -> npt.NDArray[np.uint8]:
+    """Return how ``tensors`` differ from ``bases``.
+
+    Args:
+        tensors: at least one; C-contiguous, of any shapes, of dtypes of one item size up to 8.
+        bases: as many, each of the dtype and shape of its tensor.
+
+    Returns:
+        A plane (row) of bytes for each byte of an item, lowest first.
+    """
+    width, first = tensors[0].itemsize, 0
+    planes = np.empty((width, sum(x.size for x in tensors)), np.uint8)
+    flat = planes.reshape(-1)
+    for x, base in zip(tensors, bases, strict=True):
+        _stream.bit_difference(octets(x), octets(base), width, _is_float(x), flat, first)
+        first += x.size
+    return planes
+
+
+def moved_by_bits(planes: Buffer, bases: Sequence[NDArray]) -> Iterator[NDArray]:
+    """Yield the tensors that differ from ``bases`` by ``planes``, each with memory of its own.
+
+    ``planes`` are those of `difference_of_bits`, row by row: as many bytes as the bases have.
+    """
+    first = 0
+    for base in bases:
+        y = np.empty(base.shape, base.dtype)
+        _stream.move_bits(planes, first, base.itemsize, _is_float(base), octets(base), octets(y))
+        first += base.size
+        yield y
+
+
+def _is_float(x: NDArray) -> bool:
+    return x.dtype.kind in "fV"  # V: those of ml_dtypes
