@@ -34,12 +34,12 @@ from torch import nn
 from benchmarks.error_laws import received
 from fedsz.arrays import Layout
 from fedsz.core.settings import Settings
-from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.records import to_record, views_of
-from fedsz.privacy.accounting import multiplier_for
-from fedsz.secagg.masks import SEED_BYTES, Ring
-from fedsz.secagg.token_plan import TokenPlan, bits_for, layout_digest
-from fedsz.secagg.tokens import TokenCodec
+from fedsz.privacy.budget import multiplier_for
+from fedsz.privacy.flower_client import LocalNoise
+from fedsz.privacy.plans import layout_digest
+from fedsz.privacy.quantizer import TokenCodec, TokenPlan
+from fedsz.privacy.ring import Ring
 
 Model = dict[str, np.ndarray]
 Floats = np.ndarray
@@ -90,13 +90,13 @@ def masked(trained: Model, start: Model) -> Model:
     layout = Layout.of(start)
     steps = {name: trained[name] - start[name] for name in start}
     plan = TokenPlan(
-        layout=layout_digest(layout), clients=CLIENTS, bits=bits_for(CLIENTS, 127), cap=1,
+        layout=layout_digest(layout), clients=CLIENTS, bits=(2 * 127 * CLIENTS).bit_length(), cap=1,
         scales=tuple(float(np.sqrt(np.mean(s.astype(float) ** 2))) + 1e-12 for s in steps.values()),
     )  # fmt: skip
     codec, ring = TokenCodec(plan, layout), Ring(plan.bits)
     tokens = codec.encode(trained, start, 1, {}).tokens.copy()
     for _ in range(2):  # its own mask, and that of a neighbour
-        ring.add_mask(tokens, os.urandom(SEED_BYTES))
+        ring.add_mask(tokens, os.urandom(32))
     ring.reduce(tokens)
     offset = tokens.astype(np.int64) - plan.most  # tokens are from 0 on
     seen, at = {}, 0
@@ -105,10 +105,10 @@ def masked(trained: Model, start: Model) -> Model:
         seen[name] = x + spacing * offset[at : at + x.size].reshape(x.shape)
         at += x.size
     for name in codec.exact:
-        digits = offset[at :: plan.digits(1 << 24)][: start[name].size]
+        digits = offset[at :: plan.digits][: start[name].size]
         scale = plan.scales[list(layout.shapes).index(name)] / plan.most
         seen[name] = start[name] + scale * digits.reshape(start[name].shape)
-        at += start[name].size * plan.digits(1 << 24)
+        at += start[name].size * plan.digits
     return {name: seen[name].astype(np.float32) for name in start}
 
 

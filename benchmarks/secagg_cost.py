@@ -20,13 +20,13 @@ import numpy as np
 from benchmarks.measuring import machine
 from fedsz.arrays import Layout, NDArray
 from fedsz.errors import ConfigError
-from fedsz.secagg.client import SecureClient
-from fedsz.secagg.graph import Assumptions, plan
-from fedsz.secagg.masks import Ring
-from fedsz.secagg.noise import NoisedCodec, NoisedPlan
-from fedsz.secagg.planner import Learned
-from fedsz.secagg.server import SecureServer, Stage
-from fedsz.secagg.token_plan import layout_digest
+from fedsz.privacy.client import SecureClient
+from fedsz.privacy.graph import Assumptions, plan
+from fedsz.privacy.plans import layout_digest
+from fedsz.privacy.quantizer import Learned
+from fedsz.privacy.ring import Ring
+from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
+from fedsz.privacy.server import SecureServer, Stage
 
 Result = TypeVar("Result")
 _FLOAT = 4  # bytes of a parameter that is not compressed

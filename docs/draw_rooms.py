@@ -14,8 +14,9 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 PICTURE: Final = ROOT / "docs" / "rooms.svg"
 SHARED: Final = "shared"  # the modules of fedsz/ itself
-# The doors of the house, which lead everywhere; the last finds contrib by the names of its objects.
-DOORS: Final = ("fedsz", "fedsz.__main__", "fedsz.plugins")
+# The doors of the house, which lead everywhere. `fedsz.flower` also names what stands above it, and
+# `fedsz.plugins` finds contrib and privacy.
+DOORS: Final = ("fedsz", "fedsz.__main__", "fedsz.flower", "fedsz.plugins")
 
 # From top to bottom: a room imports none that stands above it.
 ROOMS: Final = {
@@ -26,14 +27,13 @@ ROOMS: Final = {
     "training": "the application: run options, data sets, models, rounds",
     "nvflare": "compression for any NVFlare job: filters of both ends",
     "contrib": "methods, policies and strategies that one paper has",
+    "privacy": "secure sums and differential privacy, Flower's side too",
     "flower": "compression for any Flower app: mod, grid, strategy",
     "transport": "Flower's messages over gRPC: frames, sessions, TLS",
     "control": "the record of a round; policies that decide the next one",
-    "secagg": "secure sums: tokens, masks, stages of a round",
     "core": "a state_dict compressed: differences, error feedback",
     "stream": "the bytes of docs/format.md: written, checked, inspected",
     "methods": "sparsifiers, quantisers, error feedback: stages of a pipeline",
-    "privacy": "noise, clipping norms, and what they spend of a budget",
     "codecs": "one array within one bound, by name and wire id",
     SHARED: "errors, error bounds, arrays, names with settings",
 }

@@ -21,7 +21,8 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz.flower import FedSZMod, SecureMember, run_client
-from fedsz.flower.secure_member import REQUEST, SECURE, STAGE
+from fedsz.flower.records import SECURE
+from fedsz.privacy.flower_client import REQUEST, STAGE
 
 STEP = 0.25
 
@@ -105,7 +106,7 @@ class MemberOf(FedSZMod):
         self._members = members
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        self._member = self._members[int(context.node_config["i"])]
+        self._guard = self._members[int(context.node_config["i"])]
         return super().__call__(message, context, call_next)
 
 

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from fedsz.errors import FedszError
-from fedsz.secagg.client import SecureClient
-from fedsz.secagg.graph import Assumptions
-from fedsz.secagg.messages import decode, encode
-from fedsz.secagg.server import SecureServer, Stage
+from fedsz.privacy.client import SecureClient
+from fedsz.privacy.graph import Assumptions
+from fedsz.privacy.messages import decode, encode
+from fedsz.privacy.server import SecureServer, Stage
 
 Meddle = Callable[[Stage, int, bytes], bytes]
 

@@ -138,7 +138,7 @@ PIPELINES = [
     "feedback>rotate>centroids",
     "feedback>powersgd:rank=2",
     "randk:k=20%",
-    "sketch:rows=3,columns=500,fixed=1",
+    "sketch:rows=3,columns=500",
     "qsgd",
     "sign",
 ]

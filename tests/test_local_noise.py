@@ -13,9 +13,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedsz import extras
 from fedsz.errors import ConfigError, DivergedUpdate, ModelMismatch
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg, SecureSum
-from fedsz.flower.local_noise import LEAST, LocalNoise
-from fedsz.privacy.accounting import Release
-from fedsz.privacy.plan import NoiseAt, PrivacyPlan
+from fedsz.privacy.budget import NoiseAt, PrivacyPlan, Release
+from fedsz.privacy.flower_client import LEAST, LocalNoise
 from tests.federation import app_of, record_of, to_arrays
 from tests.test_private_fedavg import BOUNDED, ONE, C, Model, flat, grid_of, run
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedsz.codecs import _ring
 from fedsz.errors import CorruptStream
-from fedsz.secagg.packing import pack, packed_size, unpack_add
+from fedsz.privacy.ring import Ring
 
 DTYPES = (np.uint8, np.uint16, np.uint32)
 counts = st.integers(0, 200)
@@ -34,10 +34,10 @@ def test_bytes_are_the_tokens_bit_by_bit(dtype: Any, count: int, bits: int, seed
     bits = min(bits, 8 * np.dtype(dtype).itemsize)
     x = tokens(count, bits, seed, dtype)
 
-    packed = pack(x, bits)
+    packed = Ring(bits).pack(x)
 
     assert packed == written_out(x, bits)
-    assert len(packed) == packed_size(count, bits)
+    assert len(packed) == Ring(bits).packed_size(count)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -48,7 +48,9 @@ def test_sums_are_those_of_the_ring(dtype: Any, count: int, bits: int, seed: int
     sums = np.zeros(count, dtype)
 
     for part in parts:
-        unpack_add(memoryview(b"." + pack(part, bits))[1:], bits, sums)  # at an odd address
+        Ring(bits).unpack_add(
+            memoryview(b"." + Ring(bits).pack(part))[1:], sums
+        )  # at an odd address
 
     plain = np.sum(parts, axis=0, dtype=np.uint64, initial=0) % (1 << bits)
     assert np.array_equal(sums, plain)
@@ -57,28 +59,28 @@ def test_sums_are_those_of_the_ring(dtype: Any, count: int, bits: int, seed: int
 @pytest.mark.parametrize("bits", range(1, 33))
 def test_other_bytes_change_nothing(bits: int) -> None:
     sums = tokens(37, bits, 0, np.uint32)
-    before, packed = sums.copy(), pack(sums, bits)
+    before, packed = sums.copy(), Ring(bits).pack(sums)
     wrong = [packed[:-1], packed + b"\0", b""]
     if 37 * bits % 8:
         wrong.append(packed[:-1] + bytes([packed[-1] | 0x80]))
 
     for data in wrong:
         with pytest.raises(CorruptStream, match=r"packed tokens: (37 tokens|bits behind)"):
-            unpack_add(data, bits, sums)
+            Ring(bits).unpack_add(data, sums)
         assert np.array_equal(sums, before)
 
 
 def test_callers_are_checked() -> None:
     with pytest.raises(ValueError, match="a token has more than 3 bits"):
-        pack(np.array([7, 8], np.uint8), 3)
+        Ring(3).pack(np.array([7, 8], np.uint8))
     for bits in (0, 33, 9):
         with pytest.raises(ValueError, match="bits"):
-            pack(np.zeros(3, np.uint8), bits)
+            Ring(bits).pack(np.zeros(3, np.uint8))
     with pytest.raises(ValueError, match="more than any memory holds"):
-        packed_size(1 << 62, 32)
+        Ring(32).packed_size(1 << 62)
     odd = np.frombuffer(bytes(9), np.uint8)[1:].view(np.uint32)
     with pytest.raises(ValueError, match="aligned"):
-        pack(odd, 8)
+        Ring(8).pack(odd)
     for wrong in (np.zeros(4, np.int32), np.zeros(8, np.uint8)[::2], np.zeros((2, 2), np.uint8)):
         with pytest.raises(TypeError):
             _ring.pack(wrong, 8)

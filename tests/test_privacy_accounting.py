@@ -10,8 +10,8 @@ from scipy.stats import norm
 
 from fedsz import extras
 from fedsz.errors import ConfigError, MissingPackage
-from fedsz.privacy import accounting
-from fedsz.privacy.accounting import (
+from fedsz.privacy import budget
+from fedsz.privacy.budget import (
     PRECISION,
     Release,
     epsilon_of,
@@ -50,8 +50,8 @@ def test_published_examples(
     classical = math.inf
     for order in orders:
         accountant = RdpAccountant([order])
-        with accounting._quiet():
-            accountant.compose(accounting.event_of(Release(multiplier, sampling)), rounds)
+        with budget._quiet():
+            accountant.compose(budget.event_of(Release(multiplier, sampling)), rounds)
         # At a delta of exp(1 - order) what is added to the divergence is known.
         added = 1 + math.log1p(-1 / order) - math.log(order) / (order - 1)
         divergence = accountant.get_epsilon(math.exp(1 - order)) - added

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from fedsz.errors import ConfigError
-from fedsz.privacy.accounting import multiplier_of_sum
+from fedsz.privacy.budget import multiplier_of_sum
 from fedsz.privacy.noise import (
     FINE,
     WIDEST,
@@ -70,7 +70,7 @@ def test_noise_of_no_width_is_refused(sigma: float) -> None:
 
 def test_noise_of_clients_adds_up_in_the_ring_of_a_secure_sum() -> None:
     """Masks cancel, tokens add up modulo 2^b, and the noise of the sum has n times the variance."""
-    masks = pytest.importorskip("fedsz.secagg.masks")
+    masks = pytest.importorskip("fedsz.privacy.ring")
     clients, sigma, size, ring = 20, 4.0, 30_000, masks.Ring(13)
     draws = np.random.default_rng(6)
     tokens = draws.integers(-50, 51, (clients, size))

@@ -15,9 +15,8 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping a
 from fedsz import extras
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, LocalGrid, PrivateFedAvg, StreamingFedAvg
-from fedsz.flower.private import _NORM, _RELEASES
-from fedsz.privacy.accounting import Release, epsilon_of
-from fedsz.privacy.plan import PrivacyPlan
+from fedsz.privacy.budget import PrivacyPlan, Release, epsilon_of
+from fedsz.privacy.flower_average import _NORM, _RELEASES
 from tests.federation import app_of, initial, record_of, to_arrays
 
 pytestmark = pytest.mark.skipif(

@@ -14,8 +14,8 @@ from fedsz.core.coders import by_tensor
 from fedsz.core.settings import Settings
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.differential_privacy import under_privacy
-from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.store import RecordStore
+from fedsz.privacy.flower_client import LocalNoise
 from tests.federation import app_of, around, record_of, to_arrays
 from tests.small_model import model
 

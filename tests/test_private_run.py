@@ -12,8 +12,8 @@ from fedsz import extras
 from fedsz.cli.screen import RunTable
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
-from fedsz.flower.local_noise import LocalNoise
 from fedsz.monitoring.run_summary import row_of
+from fedsz.privacy.flower_client import LocalNoise
 from fedsz.training.events import Listening, from_json, to_json
 from fedsz.training.federation import prepare, privacy_of, strategy_of
 from fedsz.training.options import RunConfig

@@ -135,25 +135,34 @@ def too_far(arrays: dict[str, np.ndarray], client: int) -> dict[str, np.ndarray]
 
 
 @pytest.mark.parametrize("wrapper", list(WRAPPERS)[:1] + list(WRAPPERS)[2:3])
-def test_accounted_rounds_count_whole_or_not_at_all(wrapper: Any) -> None:
+def test_flowers_accountant_counts_rounds_of_flowers_fedavg(wrapper: Any) -> None:
     accountant, mods = Accountant(), WRAPPERS[wrapper][1]
-    strategy = private(wrapper, StreamingFedAvg(fraction_evaluate=0), accountant=accountant)
+    strategy = private(wrapper, FedAvg(fraction_evaluate=0), accountant=accountant)
     run(strategy, grid_of(app_of(mods)))
+
     assert accountant.num_releases == 2
 
+
+@pytest.mark.parametrize("inner", [FetchSgd, StreamingFedAvg])
+def test_flowers_accountant_refuses_every_other_strategy(inner: type[FedAvg]) -> None:
+    with pytest.raises(ValueError, match=r"FedAvg\.aggregate_train"):
+        private(
+            DifferentialPrivacyServerSideFixedClipping,
+            inner(fraction_evaluate=0),
+            accountant=Accountant(),
+        )
+
+
+def test_a_round_inside_a_wrapper_counts_whole_or_not_at_all() -> None:
     grid = grid_of(app_of(edit=too_far))
-    strategy = private(wrapper, StreamingFedAvg(fraction_evaluate=0), accountant=accountant)
+    strategy = private(
+        DifferentialPrivacyServerSideFixedClipping, StreamingFedAvg(fraction_evaluate=0)
+    )
+
     after = run(strategy, grid, start=counted)
 
-    assert accountant.num_releases == 2
     assert after == {}  # Flower's result of no round
     assert len(grid.take_traffic().failures) == 2
-
-
-def test_accounting_refuses_a_strategy_that_does_more_than_average() -> None:
-    wrapper, inner = DifferentialPrivacyServerSideFixedClipping, FetchSgd(fraction_evaluate=0)
-    with pytest.raises(ValueError, match=r"FedAvg\.aggregate_train"):
-        private(wrapper, inner, accountant=Accountant())
 
 
 def test_fedbuff_says_that_it_runs_its_rounds_itself() -> None:

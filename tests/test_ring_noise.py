@@ -11,9 +11,16 @@ from scipy import stats
 
 from fedsz.arrays import Layout
 from fedsz.errors import ConfigError, CorruptStream, DivergedUpdate, ModelMismatch
-from fedsz.secagg.graph import Assumptions, Plan, plan
-from fedsz.secagg.noise import MOST_GROWTH, OVERFLOW, NoisedCodec, NoisedPlan, rounded, share_of
-from fedsz.secagg.token_plan import layout_digest
+from fedsz.privacy.graph import Assumptions, Plan, plan
+from fedsz.privacy.plans import layout_digest
+from fedsz.privacy.ring_noise import (
+    MOST_GROWTH,
+    OVERFLOW,
+    NoisedCodec,
+    NoisedPlan,
+    rounded,
+    share_of,
+)
 from tests.conftest import ROOT
 
 CLIENTS = 10

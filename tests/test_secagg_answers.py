@@ -14,15 +14,15 @@ from fedsz.errors import (
     LimitExceeded,
     RefusedRequest,
 )
-from fedsz.secagg.client import SecureClient
-from fedsz.secagg.messages import (
+from fedsz.privacy.client import SecureClient
+from fedsz.privacy.messages import (
     Advert,
     Consents,
     MaskedInput,
     decode,
     encode,
 )
-from fedsz.secagg.server import Stage
+from fedsz.privacy.server import Stage
 from tests.fuzz import SPECIAL
 from tests.secure_rounds import Round, changed
 

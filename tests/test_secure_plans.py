@@ -11,9 +11,10 @@ from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz.flower import StreamingFedAvg
-from fedsz.flower.secure_member import PLAN, SECURE
+from fedsz.flower.records import SECURE
 from fedsz.flower.wrapped_grid import WrappedGrid
-from fedsz.secagg.token_plan import TokenPlan
+from fedsz.privacy.flower_client import PLAN
+from fedsz.privacy.quantizer import TokenPlan
 from tests.secure_apps import DropOut
 from tests.test_secure_sum import N, grid_of, local, run
 

@@ -18,7 +18,7 @@ import pytest
 
 from fedsz.flower import StreamingFedAvg
 from fedsz.flower.records import to_record, views_of
-from fedsz.secagg.graph import Assumptions
+from fedsz.privacy.graph import Assumptions
 from tests.secure_apps import STEP, examples_of, processes
 from tests.test_secure_sum import STAGES, check, expected, grid_of, initial, run
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow]
 
-N = 10
-STAY = 6
+N = 14
+STAY = 10
 LEAVERS = [(STAY + i, STAY + i + 1, stage) for i, stage in enumerate(STAGES)]  # one at each stage
 THERE = [*range(STAY), STAY + STAGES.index("REVEALED")]  # whose tokens are in the sum
 ALL: dict[str, Any] = {"min_available_nodes": N, "min_train_nodes": N}
@@ -38,7 +38,7 @@ GRACE = 1.0  # seconds that the server waits for a connection which is gone
 def test_processes_that_end_in_the_middle_of_a_round(serve: Serve) -> None:
     server = serve(reconnect_grace=GRACE)
     with processes(server.address, (0, STAY, ""), *LEAVERS):
-        result = run(grid_of(server.grid, assumed=Assumptions(dropout=0.4)), **ALL)
+        result = run(grid_of(server.grid, assumed=Assumptions(dropout=0.3)), **ALL)
 
     check(result, THERE)
 
@@ -50,7 +50,7 @@ def test_processes_that_come_back_take_part_in_the_next_round(
 ) -> None:
     """Four have ended, one at each stage. One has masked its tokens, and remembers secrets."""
     server = serve(reconnect_grace=GRACE)
-    grid = grid_of(server.grid, assumed=Assumptions(dropout=0.4))
+    grid = grid_of(server.grid, assumed=Assumptions(dropout=0.3))
     states = tmp_path if keeps else None
     models = []
     with (
@@ -87,14 +87,13 @@ def test_processes_that_come_back_take_part_in_the_next_round(
 # Of what a fresh process does first, in eight threads at once.
 FIRST = """
 import sys, threading
-from fedsz.secagg.graph import Assumptions
-from fedsz.secagg.messages import *
+from fedsz.privacy.graph import Assumptions
+from fedsz.privacy.messages import *
 
 sys.setswitchinterval(1e-6)
 x, one = bytes(32), Advert(bytes(32), 1, bytes(32), bytes(32), bytes(32))
-pair = SealedPair(bytes(94), (x, x))
 told = [
-    Terms(x, 8, 10, Assumptions()), Roster(x, (one,)), SealedShares(x, {1: pair}), one,
+    Terms(x, 8, 10, Assumptions()), Roster(x, (one,)), SealedShares(x, {1: bytes(94)}), one,
     MaskedInput(x, x, (1,), memoryview(b"x")), Survivors(x, (1, 2)), Consent(x, b"x"),
     Consents(x, {1: b"x"}), Revealed(x, {1: bytes(33)}, {}),
 ]

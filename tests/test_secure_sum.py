@@ -22,13 +22,13 @@ from fedsz.flower import (
     SecureSum,
     StreamingFedAvg,
 )
-from fedsz.flower.records import to_record, views_of
-from fedsz.flower.secure_member import SECURE, STAGE
+from fedsz.flower.records import SECURE, to_record, views_of
 from fedsz.flower.wrapped_grid import WrappedGrid
-from fedsz.secagg.client import Demands
-from fedsz.secagg.graph import Assumptions
-from fedsz.secagg.identity import CertificateSigner, CertificateVerifier
-from fedsz.secagg.server import Stage
+from fedsz.privacy.client import Demands
+from fedsz.privacy.flower_client import STAGE
+from fedsz.privacy.graph import Assumptions
+from fedsz.privacy.identity import CertificateSigner, CertificateVerifier
+from fedsz.privacy.server import Stage
 from fedsz.transport.authority import Authority
 from tests.secure_apps import STEP, DropOut, examples_of, secure_app, step_of
 

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsz.secagg import shamir
+from fedsz.privacy import keys as shamir
 
 # RFC 9591, appendix E: secret, coefficient, shares at 1 to 3; of Ed25519 little-endian.
 P256 = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551

@@ -15,15 +15,13 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from fedsz import extras
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg, SecureSum
-from fedsz.flower.local_noise import LEAST, LocalNoise
-from fedsz.flower.records import to_record
-from fedsz.flower.secure_member import SECURE
+from fedsz.flower.records import SECURE, to_record
 from fedsz.flower.wrapped_grid import WrappedGrid
-from fedsz.privacy.accounting import Release
-from fedsz.privacy.plan import PrivacyPlan
-from fedsz.secagg.graph import Assumptions, plan
-from fedsz.secagg.noise import NoisedPlan
-from fedsz.secagg.server import Stage
+from fedsz.privacy.budget import PrivacyPlan, Release
+from fedsz.privacy.flower_client import LEAST, LocalNoise
+from fedsz.privacy.graph import Assumptions, plan
+from fedsz.privacy.ring_noise import NoisedPlan
+from fedsz.privacy.server import Stage
 from tests.federation import app_of
 from tests.secure_apps import DropOut
 from tests.test_private_fedavg import ONE, C, Model, run
@@ -230,8 +228,8 @@ def test_rings_too_small_and_other_norms_are_refused() -> None:
 
 @pytest.mark.parametrize(("later", "why"), [(4, "no secure sum of 4"), (60, "needs a ring of")])
 def test_a_round_of_an_unlucky_number_ends_no_run(later: int, why: str) -> None:
-    """As samples have: no plan fits 4 of which 3 in 10 collude, and the ring holds no 60."""
-    assumed = Assumptions(corrupt=0.3, dropout=0.3)
+    """As samples have: no plan fits 4 of which a quarter colludes, and the ring holds no 60."""
+    assumed = Assumptions(corrupt=0.25, dropout=0.25)
     grid = grid_of(bits=14, clients=60, assumed=assumed, strategy_averages=True)
     nodes = list(grid.get_node_ids())
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsz.codecs import _ring
-from fedsz.secagg.steps import fed_back
+from fedsz.privacy.quantizer import fed_back
 from tests.token_oracle import dequantised, quantised
 
 NONE = np.zeros(0, np.int64)

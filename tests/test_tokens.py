@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from fedsz.arrays import Layout
 from fedsz.errors import ConfigError, ModelMismatch
-from fedsz.secagg.token_plan import bits_for
-from fedsz.secagg.tokens import TokenCodec
+from fedsz.privacy.quantizer import TokenCodec
 from tests.conftest import ROOT
 from tests.token_rounds import Round, model, plan_of, stepped
 
@@ -26,15 +25,15 @@ def test_no_sum_of_tokens_overflows(clients: int, bits: int) -> None:
         return
     assert clients * 2 * plan.most < 1 << bits
     assert clients * (plan.base - 1) < 1 << bits
-    needed = [bits_for(clients, plan.most + more) for more in (0, 1)]
+    needed = [(2 * (plan.most + more) * clients).bit_length() for more in (0, 1)]
     assert needed[0] <= bits < needed[1]
 
 
 @pytest.mark.repository
 def test_the_table_of_bits_is_what_rings_take() -> None:
-    page = (ROOT / "docs" / "privacy.md").read_text("utf-8")
+    page = (ROOT / "docs" / "results" / "privacy.md").read_text("utf-8")
     for most in (1, 3, 31):
-        first, *others = (str(bits_for(clients, most)) for clients in (4, 10, 100, 1000))
+        first, *others = (str((2 * most * clients).bit_length()) for clients in (4, 10, 100, 1000))
         unit = " bits" if most == 1 else ""
         assert f"| {2 * most + 1} | {first}{unit} | {' | '.join(others)} |" in page
 

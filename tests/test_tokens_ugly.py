@@ -19,10 +19,8 @@ from fedsz.errors import (
     DivergedUpdate,
     FedszError,
 )
-from fedsz.secagg.scales import is_exact, scales_of
-from fedsz.secagg.steps import moved
-from fedsz.secagg.token_plan import TokenPlan, layout_digest
-from fedsz.secagg.tokens import TokenCodec
+from fedsz.privacy.plans import layout_digest
+from fedsz.privacy.quantizer import TokenCodec, TokenPlan, is_exact, moved, scales_of
 from tests.token_rounds import Round, model, plan_of, stepped
 
 
@@ -121,7 +119,7 @@ def test_clients_that_lie_about_energies_keep_nobody_from_learning(
         residuals = [one.residual for one in done.encoded]
         sums = done.sums.copy()
         for one in done.encoded[:liars]:  # the last numbers are energies, one of each tensor
-            digits = plan.digits(1 << 12)
+            digits = plan.digits
             sums[-digits:] += np.full(digits, plan.base - 1, sums.dtype) - one.tokens[-digits:]
         mean = codec.decode(sums, done.clients)
         before, arrived = mean.scales, arrived + mean.step["w"]

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedsz.arrays import Layout
-from fedsz.secagg.packing import pack, unpack_add
-from fedsz.secagg.scales import scales_of
-from fedsz.secagg.token_plan import TokenPlan, layout_digest
-from fedsz.secagg.tokens import Encoded, TokenCodec
+from fedsz.privacy.plans import layout_digest
+from fedsz.privacy.quantizer import Encoded, TokenCodec, TokenPlan, scales_of
+from fedsz.privacy.ring import Ring
 
 Model = dict[str, np.ndarray]
 SHAPES = {"conv.weight": (12, 10, 3, 3), "fc.weight": (40, 50), "fc.bias": (40,)}
@@ -80,7 +79,7 @@ class Round:
         bits = self.codec.plan.bits
         sums = np.zeros(self.codec.count, self.codec.dtype)
         for one in self.encoded:
-            unpack_add(pack(one.tokens, bits), bits, sums)
+            Ring(bits).unpack_add(Ring(bits).pack(one.tokens), sums)
         return sums
 
     @property

@@ -1,4 +1,4 @@
-// Coefficients as tokens on a grid, and sums of tokens as coefficients; see fedsz/secagg/tokens.py.
+// Coefficients as tokens on a grid, and sums of tokens as coefficients; see fedsz/privacy/quantizer.py.
 //
 // Element i of `where` is the position of coefficient i in y; if it is empty, coefficients are all of
 // y in order. `drawn` has the dither of each coefficient, or is empty. T is std::uint8_t,

@@ -16,7 +16,7 @@ Examples:
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsz import flower_environment  # noqa: F401 - before Flower is imported
 from fedsz.control.record import Traffic
@@ -28,14 +28,16 @@ with explained():
     from fedsz.flower.grid import FedSZGrid, compressed
     from fedsz.flower.liveness import Deadlines
     from fedsz.flower.mod import FedSZMod
-    from fedsz.flower.private import PrivateFedAvg
     from fedsz.flower.rules import Rules
-    from fedsz.flower.secure_member import SecureMember
-    from fedsz.flower.secure_sum import SecureSum
     from fedsz.flower.strategy import StreamingFedAvg
     from fedsz.transport.grpc_client import run_client
     from fedsz.transport.grpc_grid import GrpcGrid
     from fedsz.transport.local_grid import LocalGrid
+
+if TYPE_CHECKING:  # at run time they import this package
+    from fedsz.privacy.flower_average import PrivateFedAvg
+    from fedsz.privacy.flower_client import SecureMember
+    from fedsz.privacy.flower_server import SecureSum
 
 __all__ = [
     "Deadlines",
@@ -57,9 +59,18 @@ __all__ = [
 ]
 
 
+# Packages that stand above this one, and are made of it.
+_ABOVE = {
+    "make_client_app": "fedsz.training.apps",
+    "make_server_app": "fedsz.training.apps",
+    "PrivateFedAvg": "fedsz.privacy.flower_average",
+    "SecureMember": "fedsz.privacy.flower_client",
+    "SecureSum": "fedsz.privacy.flower_server",
+}
+
+
 def __getattr__(name: str) -> Any:
-    # fedsz's own apps stand above what they are made of.
-    if name in ("make_client_app", "make_server_app"):
+    if name in _ABOVE:
         with explained():
-            return getattr(import_module("fedsz.training.apps"), name)
+            return getattr(import_module(_ABOVE[name]), name)
     raise AttributeError(f"module 'fedsz.flower' has no attribute {name!r}")

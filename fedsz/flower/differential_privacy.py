@@ -16,12 +16,17 @@ from typing import Any, Final
 from flwr.app import ConfigRecord, RecordDict
 
 from fedsz.core.settings import DELTA, DELTA_EF, Settings
-from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower_compat import KEY_CLIPPING_NORM, records_in
 
 # Of Flower's wrappers, and of the older DPFedAvgFixed and DPFedAvgAdaptive.
 _NORMS: Final = (KEY_CLIPPING_NORM, "dpfedavg_clip_norm")
 _NOISE: Final = "dpfedavg_noise_stddev"  # that clients add once they have clipped
+
+# Of a ConfigRecord that asks clients for noise: the norm, its deviation in norms, and whether that
+# is of a secure sum, to which each client adds a share.
+NOISE_NORM: Final = "fedsz.noise.clipping-norm"
+NOISE_MULTIPLIER: Final = "fedsz.noise.multiplier"
+NOISE_SUMMED: Final = "fedsz.noise.summed"
 
 
 def clipping_norm(content: Mapping[str, Any]) -> float | None:
@@ -37,10 +42,15 @@ def clipping_norm(content: Mapping[str, Any]) -> float | None:
     return min(known, default=None)
 
 
+def asks_noise(content: RecordDict) -> bool:
+    """Say whether a message asks for fedsz's noise, of any size."""
+    return any(NOISE_NORM in config for config in records_in(content, ConfigRecord).values())
+
+
 def adds_noise(content: RecordDict) -> bool:
     """Say whether a training message asks a client for noise, or for a share of it."""
     legacy = any(_NOISE in record for record in records_in(content, ConfigRecord).values())
-    return legacy or LocalNoise.is_asked(content)
+    return legacy or asks_noise(content)
 
 
 def is_private(content: RecordDict) -> bool:

@@ -25,6 +25,7 @@ from fedsz.control.record import RoundRecord, Traffic
 from fedsz.core.settings import DEFAULT
 from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedReply, TooFewReplies
 from fedsz.flower.differential_privacy import is_private
+from fedsz.flower.guard import SumMaker
 from fedsz.flower.incoming import OpenedReply
 from fedsz.flower.incoming import Replies as ReplyChecks
 from fedsz.flower.liveness import Backoff, Deadlines, Quorum
@@ -35,8 +36,6 @@ from fedsz.flower.refusal import BLAMELESS, Refusal, kind_of, reason, reason_of
 from fedsz.flower.requests import NO_REPLY, Outcome, Requests
 from fedsz.flower.round_statistics import RoundStatistics
 from fedsz.flower.rules import FLEET, NO_LIMIT, Rules, weight_of
-from fedsz.flower.secure_rounds import SecureRounds
-from fedsz.flower.secure_sum import SecureSum
 from fedsz.flower.wrapped_grid import WrappedGrid, wraps
 from fedsz.transport.replies import Replies, takes_replies_as_they_come
 
@@ -121,7 +120,7 @@ class FedSZGrid(WrappedGrid):
         deadlines: Deadlines | None = None,
         min_replies: int | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
-        secure: SecureSum | None = None,
+        secure: SumMaker | None = None,
     ) -> None:
         if wraps(inner, FedSZGrid):
             raise ConfigError("this Grid is a FedSZGrid already: wrap it once")
@@ -149,7 +148,7 @@ class FedSZGrid(WrappedGrid):
         rules: Rules,
         deadlines: Deadlines,
         seed: int | None = None,
-        secure: SecureSum | None = None,
+        secure: SumMaker | None = None,
     ) -> Self:
         """Return a Grid for a server that ends its rounds itself; see `end_round`.
 
@@ -173,7 +172,7 @@ class FedSZGrid(WrappedGrid):
         statistics: RoundStatistics,
         rules: Rules,
         deadlines: Deadlines,
-        secure: SecureSum | None,
+        secure: SumMaker | None,
         *,
         shared_initial: bool,
         same_model: bool = True,
@@ -206,8 +205,7 @@ class FedSZGrid(WrappedGrid):
         self._purpose: tuple[str, tuple[int, ...]] = "", ()
         self._sums = None
         if self._secure is not None:
-            weighted_by = self._rules.weighted_by
-            self._sums = SecureRounds(self._secure, self, self._statistics, weighted_by)
+            self._sums = self._secure.of_run(self, self._statistics, self._rules.weighted_by)
 
     def state(self) -> RecordDict:
         """Return what the Grid remembers of the rounds so far, for `restore` in another process."""

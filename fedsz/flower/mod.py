@@ -13,16 +13,17 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
+from fedsz import plugins
 from fedsz.arrays import StateDict
 from fedsz.core.client import ClientSession
 from fedsz.core.protocol import Request
 from fedsz.core.settings import LEAST_BYTES
 from fedsz.errors import ConfigError, NeedsKeyFrame, RefusedRequest, log_failure
-from fedsz.flower.differential_privacy import adds_noise
-from fedsz.flower.local_noise import LocalNoise
+from fedsz.flower.differential_privacy import adds_noise, asks_noise
+from fedsz.flower.guard import ClientGuard
 from fedsz.flower.records import (
     KEY,
-    TRAIN,
+    SECURE,
     is_sealed,
     layout_of,
     note_of,
@@ -34,7 +35,6 @@ from fedsz.flower.records import (
     views_of,
     with_passthrough,
 )
-from fedsz.flower.secure_member import SECURE, SecureMember
 from fedsz.flower.store import ContextStore, FolderStore
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
@@ -71,7 +71,7 @@ class FedSZMod:
             one they are in Flower's Context, which a SuperNode forgets when it restarts, and which
             must stay below 2 GiB. Clients of one process, with a "partition-id" in their
             node_config, have a folder each in it.
-        secure: what this client asks of secure sums; see `SecureMember`.
+        secure: what this client asks of secure sums, and its limits; see `SecureMember`.
 
     Examples:
         >>> from flwr.clientapp import ClientApp
@@ -90,11 +90,11 @@ class FedSZMod:
         initial: str | Path | Callable[[], StateDict] | None = None,
         *,
         state_dir: str | Path | None = None,
-        secure: SecureMember | None = None,
+        secure: ClientGuard | None = None,
     ) -> None:
         self._initial = initial
         self._state_dir = None if state_dir is None else Path(state_dir)
-        self._member = secure or SecureMember(required=False)
+        self._guard: ClientGuard = secure or plugins.client_guard()
 
     def initial_model(self, message: Message, context: Context) -> StateDict | None:  # noqa: ARG002
         """Return the model that training starts from, if it is here; subclasses may know it."""
@@ -129,9 +129,10 @@ class FedSZMod:
     def _answer(
         self, message: Message, context: Context, call_next: ClientAppCallable, store: Store
     ) -> Message:
-        asked = self._member.request_in(message)
+        asked = self._guard.request_in(message)
         if asked is not None and not compat.records_in(message.content, ArrayRecord):
-            return self._member.answer(asked, message, store.records)
+            return self._guard.answer(asked, message, store.records)
+        call_next = self._guard.guarded(message, context, call_next, store.records)
         # Before hours of training, not after: the codec may be missing here.
         note = note_of(message.content) if message.has_content() else None
         if note is None:
@@ -174,7 +175,7 @@ class FedSZMod:
         asked: ConfigRecord | None,
     ) -> Message:
         """Return the app's reply to plain arrays, compressed; or the reply that was kept."""
-        request, noised = session.request, LocalNoise.is_asked(message.content)
+        request, noised = session.request, asks_noise(message.content)
         identity = b""
         if request.trains and (request.settings.keeps_state or noised):
             identity = _identity(message, request, session)
@@ -186,7 +187,7 @@ class FedSZMod:
             store.is_noisy = adds_noise(message.content)
         masking, noised_for = None, b""
         if asked is not None:
-            masking = self._member.masking(asked, message, context, store)
+            masking = self._guard.masking(asked, message, context, store)
             if request.trains and masking.noised_before:
                 noised_for = _identity(message, request, session, without=SECURE)
             masking.check(session)
@@ -207,7 +208,7 @@ class FedSZMod:
     ) -> Message:
         """Return the app's reply to a server without `FedSZGrid`, with noise if asked for."""
         identity = b""
-        if message.has_content() and LocalNoise.is_asked(message.content):
+        if message.has_content() and asks_noise(message.content):
             identity = _identity(message, None, None)
         return _noised_once(call_next, message, context, store, identity, SENT)
 
@@ -268,38 +269,17 @@ def _noised_once(
     identity: bytes,
     form: str,
 ) -> Message:
-    """Return `_noised`; for a request for noise of the same identity again, the same reply.
+    """Return the app's reply; for a request for noise of the same identity again, the same reply.
 
     Another would have other noise, and the two together tell more than is accounted for. An empty
     identity is of no such request.
     """
     if not identity:
-        return _noised(call_next, message, context)
+        return call_next(message, context)
     if (kept := store.reply(identity, form)) is not None:
         return Message(kept, reply_to=message)
-    reply = _noised(call_next, message, context)
-    store.keep_reply(identity, reply.content if reply.has_content() else None, form)
-    return reply
-
-
-def _noised(call_next: ClientAppCallable, message: Message, context: Context) -> Message:
-    """Return the app's reply, with noise if a training message asks for it; see `LocalNoise`."""
-    if not message.has_content() or not message.metadata.message_type.startswith(TRAIN):
-        return call_next(message, context)
-    noise = LocalNoise.asked(message.content, context.node_config)
-    if noise and noise.summed:  # which `Masking` adds
-        if not isinstance(message.content.get(SECURE), ConfigRecord):
-            raise RefusedRequest("a share of a secure sum's noise, and no secure sum: too little")
-        return call_next(message, context)
-    starts = list(compat.records_in(message.content, ArrayRecord).values())
-    start = views_of(starts[0]) if noise and len(starts) == 1 else {}
     reply = call_next(message, context)
-    if noise and reply.has_content():
-        records = compat.records_in(reply.content, ArrayRecord)
-        if len(starts) != 1 or len(records) != 1:
-            raise ConfigError(f"{len(records)} ArrayRecords cannot be noised as one update")
-        ((key, record),) = records.items()
-        reply.content[key] = noise.added(record, start)
+    store.keep_reply(identity, reply.content if reply.has_content() else None, form)
     return reply
 
 

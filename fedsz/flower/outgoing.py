@@ -24,6 +24,7 @@ from fedsz.core.tensors import BITS_CODEC
 from fedsz.flower.differential_privacy import clipping_norm, under_privacy
 from fedsz.flower.records import (
     EVALUATE,
+    SECURE,
     TRAIN,
     bytes_of_arrays,
     is_training,
@@ -36,7 +37,6 @@ from fedsz.flower.records import (
     views_of,
     with_passthrough,
 )
-from fedsz.flower.secure_member import SECURE
 from fedsz.transport.message_format import most_fields_of
 from fedsz.transport.replies import StreamedRequest
 

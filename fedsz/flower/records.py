@@ -34,6 +34,7 @@ _LEGACY: Final = ("fitins.parameters", "evaluateins.parameters")  # keys of its 
 # Of a record's arrays by their positions: those that no stream holds, with their names.
 Passthrough = Mapping[int, tuple[str, Array]]
 
+SECURE: Final = "fedsz.secure"  # the key of the record of a secure sum, also in the Context
 _NOTE: Final = "note"  # the one entry of our ConfigRecord: a message of `fedsz.core.protocol`
 _STREAM: Final = f"{KEY}.stream"  # the name of the Array that holds it
 _PASSTHROUGH: Final = f"{KEY}.passthrough."  # and the position and the name of an Array

@@ -27,19 +27,6 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 Averaged = tuple[ArrayRecord | None, MetricRecord | None]
 
 
-class _Aggregation:
-    """`StreamingFedAvg.aggregate_train` of an instance; of the class itself, Flower's FedAvg's.
-
-    Flower's accounted differential privacy adds noise for a uniform mean of all replies, or of
-    none. It takes strategies whose class has FedAvg's method, which is such a mean; ours is, too.
-    """
-
-    def __get__(
-        self, strategy: StreamingFedAvg | None, owner: type[StreamingFedAvg]
-    ) -> Callable[..., Averaged]:
-        return FedAvg.aggregate_train if strategy is None else strategy._aggregated
-
-
 class StreamingFedAvg(FedAvg):
     """Flower's FedAvg, adding each reply to one accumulator as it arrives.
 
@@ -152,9 +139,7 @@ class StreamingFedAvg(FedAvg):
         """Return a round's messages to the clients that take part in it."""
         return super().configure_train(number, arrays, config, grid)
 
-    aggregate_train = _Aggregation()
-
-    def _aggregated(self, server_round: int, replies: Iterable[Message]) -> Averaged:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Averaged:
         """Add up ``replies`` one by one, and return their weighted average and metrics."""
         # Those that somebody has gone through come as a list, of a strategy around this one.
         inside = isinstance(replies, list) and not self._starts

@@ -20,7 +20,7 @@ from fedsz.arrays import Layout, StateDict
 from fedsz.errors import ConfigError
 from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import to_record
-from fedsz.flower.secure_member import SecureMember
+from fedsz.privacy.flower_client import SecureMember
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
 from fedsz.training.federation import federate, prepare

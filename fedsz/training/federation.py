@@ -21,12 +21,12 @@ from fedsz.errors import ConfigError
 from fedsz.flower.fedbuff import MOST_AHEAD, FedBuff
 from fedsz.flower.grid import FedSZGrid
 from fedsz.flower.liveness import Deadlines
-from fedsz.flower.private import PrivateFedAvg
 from fedsz.flower.records import to_record
 from fedsz.flower.rules import Rules
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.flower.update import Update
-from fedsz.privacy.plan import NoiseAt, PrivacyPlan
+from fedsz.privacy.budget import NoiseAt, PrivacyPlan
+from fedsz.privacy.flower_average import PrivateFedAvg
 from fedsz.training.events import to_json
 from fedsz.training.model_state import arrays_of, load, start_from
 from fedsz.training.options import RunConfig, options

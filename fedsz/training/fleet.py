@@ -15,10 +15,9 @@ import grpc
 from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord, Traffic, count_failures
 from fedsz.errors import ConfigError
-from fedsz.flower.local_noise import LEAST
-from fedsz.flower.secure_member import SecureMember
-from fedsz.secagg.client import Demands
-from fedsz.secagg.identity import CertificateSigner, CertificateVerifier
+from fedsz.privacy.client import Demands
+from fedsz.privacy.flower_client import LEAST, SecureMember
+from fedsz.privacy.identity import CertificateSigner, CertificateVerifier
 from fedsz.training.apps import make_client_app, require_fit
 from fedsz.training.events import Client, Done, Event, Listening, Receiving, Requested
 from fedsz.training.federation import Problem, federate, prepare, privacy_of
@@ -243,7 +242,8 @@ def _member_of(config: RunConfig) -> SecureMember:
         signer = CertificateSigner(read_bytes(config.tls_cert), key)
         verifier = CertificateVerifier(read_bytes(config.tls_ca))
     demands = Demands(clients=config.secure_only, signed=bool(config.secure_only and signer))
-    return SecureMember(demands, signer, verifier, required=config.secure_only > 0)
+    required, most_rounds = config.secure_only > 0, config.dp_most_rounds
+    return SecureMember(demands, signer, verifier, required=required, most_rounds=most_rounds)
 
 
 class _MessageLimit:

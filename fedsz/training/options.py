@@ -24,7 +24,7 @@ from fedsz.core.settings import DEFAULT, Settings
 from fedsz.data_share import Share
 from fedsz.errors import ConfigError, cannot
 from fedsz.formatting import did_you_mean
-from fedsz.privacy.plan import DELTA
+from fedsz.privacy.budget import DELTA
 from fedsz.quantities import bandwidth
 
 # Sections of --help, in its order.
@@ -241,6 +241,9 @@ class RunConfig:
     dp_least_noise: Annotated[float, Meta(ge=0, le=1e6, description="Refuse a server that asks for "
         "less noise than this, in clipping norms: on this client's update, or on the secure sum."),
         Use(PRIVACY, (CLIENT,))] = 0.0
+    dp_most_rounds: Annotated[int, Meta(ge=0, le=1_000_000_000, description="Train in this many "
+        "rounds at most, over all runs, as long as --state-dir is there: a server that asks on "
+        "averages the noise away. 0 for no limit."), Use(PRIVACY, (CLIENT,))] = 0
 
     max_client_share: Annotated[float, Meta(ge=1e-6, le=1, description="Largest share of a round's "
         "weight for one client, if all others have the median weight. A larger weight is lowered. "

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 from fedsz.arrays import Layout, NDArray
 from fedsz.errors import ConfigError
-from fedsz.flower.secure_sum import SecureSum
-from fedsz.privacy.clipping_norm import ClippingNorm
-from fedsz.privacy.plan import NoiseAt, PrivacyPlan
-from fedsz.secagg.graph import Assumptions, plan
-from fedsz.secagg.identity import CertificateVerifier
-from fedsz.secagg.noise import NoisedCodec, NoisedPlan
-from fedsz.secagg.token_plan import layout_digest
+from fedsz.privacy.budget import ClippingNorm, NoiseAt, PrivacyPlan
+from fedsz.privacy.flower_server import SecureSum
+from fedsz.privacy.graph import Assumptions, plan
+from fedsz.privacy.identity import CertificateVerifier
+from fedsz.privacy.plans import layout_digest
+from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
 from fedsz.training.options import RunConfig
 from fedsz.transport.credentials import read_issued, revoked_serials
 from fedsz.whole_files import read_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 STATE: Final = "state"
 CLIENT: Final = "client.json"
+LASTING: Final = "fedsz.lasting."  # what names of records begin with that hold for all runs
 _ABOUT: Final = "fedsz.client"
 
 
@@ -65,6 +67,7 @@ class StateFolder:
             if (about["run-id"], about["node-id"]) == (run_id, node_id):
                 return RecordDict(dict(records))
             logger.info("%s is of another run or client: it is not used", self.path)
+            return lasting(records)
         except FileNotFoundError:
             pass
         except (OSError, KeyError, TypeError, FedszError) as err:
@@ -193,12 +196,22 @@ class Node:
         return encoded
 
     def _context_of(self, asked: Metadata) -> Context:
-        """Return the Context of the run that ``asked`` belongs to; another run starts afresh."""
+        """Return the Context of the run that ``asked`` belongs to.
+
+        Another run starts afresh, but for what is `lasting`: a server may call any run another.
+        """
         if self._context is None or self._context.run_id != asked.run_id:
             run, node = asked.run_id, asked.dst_node_id
             state = self._folder.read(run, node) if self._folder is not None else RecordDict()
+            if self._context is not None:
+                state.update(lasting(self._context.state))
             own = dict(self._node_config)
             self._context = self._make_context(
                 run_id=run, node_id=node, state=state, node_config=own
             )
         return self._context
+
+
+def lasting(state: Mapping[str, Any]) -> RecordDict:
+    """Return the records of a client's state that hold for all its runs, such as limits."""
+    return RecordDict({name: r for name, r in state.items() if name.startswith(LASTING)})

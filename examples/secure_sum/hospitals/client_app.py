@@ -4,7 +4,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsz.flower import FedSZMod, SecureMember
-from fedsz.secagg.client import Demands
+from fedsz.privacy.client import Demands
 from hospitals import task
 
 # fedsz, line 1 of 2: for secure sums of three hospitals or more, and for no other round.

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from fedsz.errors import AbortedRound, ConfigError, CorruptStream
-from fedsz.secagg import keys
-from fedsz.secagg.graph import Assumptions, Plan, plan
-from fedsz.secagg.identity import Verifier
-from fedsz.secagg.masks import Ring, Tokens
-from fedsz.secagg.messages import (
+from fedsz.privacy import keys
+from fedsz.privacy.graph import Assumptions, Plan, plan
+from fedsz.privacy.identity import Verifier
+from fedsz.privacy.messages import (
     ID_BYTES,
     MOST_BYTES,
     NOTHING,
     ROUND_BYTES,
     SPARE_BYTES,
-    VERSION,
     Advert,
     Consent,
     Consents,
     MaskedInput,
+    Members,
     Message,
     Revealed,
-    SealedPair,
     SealedShares,
     Survivors,
     Terms,
     decode,
     encode,
 )
-from fedsz.secagg.packing import packed_size, unpack_add
-from fedsz.secagg.roster import AdvertCheck, Members
-from fedsz.secagg.shamir import combine
+from fedsz.privacy.ring import Ring, Tokens
 
 M = TypeVar("M", bound=Message)
+_NAMED: Final = 5  # clients in a message
 
 
 class Stage(Enum):
@@ -72,9 +70,11 @@ class SecureServer:
     which nothing came when `advance` is called have dropped out. After the last stage, `total` is
     the sum. The server keeps one array of its size, whatever the number of clients.
 
-    Whether the round ends well or not, `liars` has those that have lied about shares, and
-    `disputes` pairs of whom one has, of whom nobody can tell which: whose secret a share is of, and
-    who was to hold it. `fedsz.secagg.disputes` has what follows.
+    Attributes:
+        members: whoever has advertised keys, once the first stage is over.
+        suspects: in how many shares that are garbage a client has had a part, as the one whose
+            share it is or as the one who was to have it. One of both has lied.
+        total: the sum, once the round is over.
 
     Args:
         tokens: how many numbers each client adds.
@@ -99,27 +99,20 @@ class SecureServer:
         if assumed.signed and verifier is None:
             raise ConfigError("signed keys need a verifier")
         self._ring, self._verifier = Ring(bits), verifier
-        self._terms = Terms(secrets.token_bytes(ROUND_BYTES), bits, tokens, assumed, VERSION)
+        self._terms = Terms(secrets.token_bytes(ROUND_BYTES), bits, tokens, assumed)
         self.stage = Stage.ADVERTS
         self.about = NOTHING  # what tokens must be about, in `SecureClient.mask`
         self._asked: set[int] = set()
-        self._check = AdvertCheck(self._terms, verifier)
-        self._adverts: dict[int, Advert] = {}
-        self._shared: dict[int, dict[int, SealedPair]] = {}  # by receiver, then by sender
+        self.members = Members(self._terms, verifier)
+        self._shared: dict[int, dict[int, bytes]] = {}  # by receiver, then by sender
         self._sharers: set[int] = set()
         self._survivors: set[int] = set()
         self._total = np.zeros(0, self._ring.dtype)
-        self.total: Total | None = None  # once the round is over
+        self.total: Total | None = None
         self._consents: dict[int, bytes] = {}
-        self.disputes: set[tuple[int, int]] = set()
-        self.liars: set[int] = set()
+        self.suspects = Counter[int]()
         self._own: dict[int, dict[int, int]] = {}  # shares, by whose they are, then by place
         self._mask: dict[int, dict[int, int]] = {}
-
-    @cached_property
-    def members(self) -> Members:
-        """Whoever has advertised keys, once the first stage is over."""
-        return Members(self._terms, self._adverts.values())
 
     def open(self, clients: Iterable[int]) -> dict[int, bytes]:
         """Return what to send to whom first.
@@ -182,20 +175,19 @@ class SecureServer:
             raise CorruptStream(f"client {client} has sent keys of client {advert.client}")
         for public in (advert.cipher, advert.mask):
             keys.check_public(public)
-        self._check(advert)
-        self._adverts[client] = advert
+        self.members.add(advert)
 
     def _ask_for_shares(self) -> tuple[Stage, dict[int, bytes]]:
-        planned(len(self._adverts), self._terms.assumed)
         members = self.members
+        planned(len(members.adverts), self._terms.assumed)
         return Stage.SHARES, dict.fromkeys(members.adverts, encode(members.roster))
 
     def _take_shares(self, client: int, data: bytes | memoryview) -> None:
         message = self._read(data, SealedShares)
         if message.shares.keys() != set(self.members.neighbours(client)):
             raise CorruptStream(f"client {client} has not sent one share for each neighbour")
-        for other, pair in message.shares.items():
-            self._shared.setdefault(other, {})[client] = pair
+        for other, sealed in message.shares.items():
+            self._shared.setdefault(other, {})[client] = sealed
         self._sharers.add(client)
 
     def _ask_for_inputs(self) -> tuple[Stage, dict[int, bytes]]:
@@ -213,29 +205,28 @@ class SecureServer:
         return Stage.INPUTS, sent
 
     def _take_input(self, client: int, data: bytes | memoryview) -> None:
-        nbytes = packed_size(self._terms.tokens, self._terms.bits)
         near = self._sharers.intersection(self.members.neighbours(client))
-        most = nbytes + SPARE_BYTES + ID_BYTES * len(near)
-        message = self._read(data, MaskedInput, most)
-        if not near.issuperset(message.unopened):
-            raise CorruptStream(f"client {client} complains of shares that it was not sent")
-        self.disputes.update((other, client) for other in message.unopened)
-        if message.unopened and not message.tokens:
-            count = len(message.unopened)
-            raise CorruptStream(f"client {client} says that {count} shares for it do not open")
+        nbytes = self._ring.packed_size(self._terms.tokens)
+        message = self._read(data, MaskedInput, nbytes + SPARE_BYTES + ID_BYTES * len(near))
+        if message.unopened:
+            accused = near.intersection(message.unopened)
+            self.suspects.update(accused)
+            self.suspects[client] += len(accused)
+            said = ", ".join(map(str, message.unopened[:_NAMED]))
+            raise CorruptStream(f"client {client} says that shares do not open, of {said}")
         if message.about != self.about:
             raise CorruptStream(f"client {client} has masked tokens of another plan or model")
-        unpack_add(message.tokens, self._terms.bits, self._total)
+        self._ring.unpack_add(message.tokens, self._total)
         self._survivors.add(client)
 
     def _ask_about_survivors(self) -> tuple[Stage, dict[int, bytes]]:
         self._require(len(self._survivors), "clients have sent their tokens")
         stage = Stage.CONSENTS if self._terms.assumed.signed else Stage.REVEALED
-        return stage, dict.fromkeys(self._survivors, encode(self._told))
+        return stage, dict.fromkeys(self._survivors, encode(self._survived))
 
     def _take_consent(self, client: int, data: bytes | memoryview) -> None:
         signature = self._read(data, Consent).signature
-        said = self.members.consent(self._told.clients, self.about)
+        said = self.members.consent(self._survived.clients, self.about)
         assert self._verifier is not None
         self._verifier.check(self.members.adverts[client].certificate, said, signature)
         self._consents[client] = signature
@@ -243,27 +234,19 @@ class SecureServer:
     def _ask_to_reveal(self) -> tuple[Stage, dict[int, bytes]]:
         if len(self._consents) < (needed := self.members.plan.consents):
             raise AbortedRound(f"{len(self._consents)} signatures of the survivors, not {needed}")
-        told = Consents(self._terms.round_id, self._consents)
-        return Stage.REVEALED, dict.fromkeys(self._consents, encode(told))
+        consents = Consents(self._terms.round_id, self._consents)
+        return Stage.REVEALED, dict.fromkeys(self._consents, encode(consents))
 
     def _take_revealed(self, client: int, data: bytes | memoryview) -> None:
         message, place = self._read(data, Revealed), self.members.places[client]
         near = self._sharers.intersection(self.members.neighbours(client))
-        near -= {owner for owner, holder in self.disputes if holder == client}
         if message.own.keys() != near & self._survivors:
             raise CorruptStream(f"client {client} has not revealed one share of each own mask")
         if message.mask.keys() != near - self._survivors:
             raise CorruptStream(f"client {client} has not revealed one share of each mask key")
-        for of, shares, held in (
-            (keys.OWN, message.own, self._own),
-            (keys.MASK, message.mask, self._mask),
-        ):
+        for shares, known in ((message.own, self._own), (message.mask, self._mask)):
             for other, share in shares.items():
-                said = self._shared[client][other].commitments[of]
-                if keys.share_commitment(share, of, self.members.about(other, client)) != said:
-                    self.liars.add(client)
-                    raise CorruptStream(f"client {client} has revealed another share than it had")
-                held.setdefault(other, {})[place] = int.from_bytes(share, "little")
+                known.setdefault(other, {})[place] = int.from_bytes(share, "little")
 
     def _add_up(self) -> tuple[Stage, dict[int, bytes]]:
         """Take all masks off the sum."""
@@ -298,33 +281,32 @@ class SecureServer:
                 seed = keys.pair_seed(secret, theirs, round_id, self.about)
                 self._ring.add_mask(self._total, seed, subtract=client < gone)
         self._ring.reduce(self._total)
-        self.total = Total(self._total, self._told.clients)
+        self.total = Total(self._total, self._survived.clients)
         return Stage.OVER, {}
 
     def _recovered(
         self,
         owner: int,
-        held: dict[int, dict[int, int]],
+        known: dict[int, dict[int, int]],
         says: Callable[[bytes], bytes],
         said: bytes,
     ) -> bytes | None:
-        """Return a client's secret, or None if there are too few shares, or its owner has lied.
-
-        For each share is what its owner has committed to.
-        """
-        threshold, shares = self.members.plan.threshold, held.get(owner, {})
+        """Return a client's secret; None if there are too few shares, or one is garbage."""
+        threshold, shares = self.members.plan.threshold, known.get(owner, {})
         if len(shares) < threshold:
             return None
-        value = combine(dict(sorted(shares.items())[:threshold]))
+        used = dict(sorted(shares.items())[:threshold])
+        value = keys.combine(used)
         if not value >> 8 * keys.KEY_BYTES:
             secret = value.to_bytes(keys.KEY_BYTES, "little")
             if says(secret) == said:
                 return secret
-        self.liars.add(owner)
+        places = self.members.places
+        self.suspects.update({owner, *(client for client in places if places[client] in used)})
         return None
 
     @cached_property
-    def _told(self) -> Survivors:
+    def _survived(self) -> Survivors:
         return Survivors(self._terms.round_id, tuple(sorted(self._survivors)))
 
     def _require(self, count: int, what: str) -> None:

@@ -13,30 +13,28 @@ import msgspec
 import numpy as np
 
 from fedsz.errors import ConfigError, CorruptStream, RefusedRequest
-from fedsz.secagg import keys
-from fedsz.secagg.graph import Assumptions, Plan
-from fedsz.secagg.identity import Signer, Verifier
-from fedsz.secagg.masks import Ring, Tokens
-from fedsz.secagg.messages import (
+from fedsz.privacy import keys
+from fedsz.privacy.graph import Assumptions, Plan
+from fedsz.privacy.identity import Signer, Verifier
+from fedsz.privacy.keys import SHARE_BYTES
+from fedsz.privacy.messages import (
     NOTHING,
-    VERSION,
     Advert,
     Consent,
     Consents,
     MaskedInput,
+    Members,
     Message,
     Revealed,
     Roster,
-    SealedPair,
     SealedShares,
     Survivors,
     Terms,
     decode,
     encode,
+    statement,
 )
-from fedsz.secagg.packing import pack
-from fedsz.secagg.roster import Members, statement
-from fedsz.secagg.shamir import SHARE_BYTES, split
+from fedsz.privacy.ring import Ring, Tokens
 
 M = TypeVar("M", bound=Message)
 
@@ -53,13 +51,11 @@ class Demands(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         clients: survivors at least, whoever drops out.
         corrupt: share of the members that may collude, at least.
-        security: bits at least.
         signed: whether all keys must be signed.
     """
 
     clients: int = 2
     corrupt: float = Assumptions().corrupt
-    security: int = 40
     signed: bool = False
 
 
@@ -71,14 +67,16 @@ class _Round(msgspec.Struct, array_like=True, dict=True):
     secrets: keys.Secrets
     roster: Roster | None = None
     shares: dict[int, bytes] = {}  # of each neighbour that has sent some: of its own seed, its key
-    unopened: tuple[int, ...] = ()  # neighbours that have sent none, and should have
     survivors: tuple[int, ...] = ()
     about: bytes = NOTHING
 
     @cached_property
     def members(self) -> Members:
         assert self.roster is not None
-        return Members(self.terms, self.roster.adverts)
+        found = Members(self.terms, None)  # which were checked when the roster came
+        for advert in self.roster.adverts:
+            found.add(advert)
+        return found
 
 
 _rounds: Final = msgspec.msgpack.Decoder(_Round)  # learned before any thread uses it
@@ -166,9 +164,12 @@ class SecureClient:
 
         Raises:
             RefusedRequest: the roster is not one that this client takes part in.
+            ConfigError: there are too few members, or too many.
         """
         kept, roster = self._take(_ADVERTISED, Roster, data)
-        members = Members.of(kept.terms, roster, self._verifier)
+        members = Members(kept.terms, self._verifier)
+        for advert in roster.adverts:
+            members.add(advert)
         mine = members.adverts.get(self.client_id)
         if mine is None or (mine.cipher, mine.mask, mine.commitment) != (
             keys.public_key(kept.secrets.cipher),
@@ -181,7 +182,7 @@ class SecureClient:
         near = members.neighbours(self.client_id)
         places = [members.places[other] for other in near]
         own, mask = (
-            split(int.from_bytes(secret, "little"), places, members.plan.threshold)
+            keys.split(int.from_bytes(secret, "little"), places, members.plan.threshold)
             for secret in (kept.secrets.own, kept.secrets.mask)
         )
         shares = {}
@@ -189,7 +190,7 @@ class SecureClient:
             both = b"".join(part[place].to_bytes(SHARE_BYTES, "little") for part in (own, mask))
             theirs, about = members.adverts[other].cipher, members.about(self.client_id, other)
             sealed = keys.seal(kept.secrets.cipher, theirs, both, about, kept.terms.round_id)
-            shares[other] = SealedPair(sealed, _commitments(both, about))
+            shares[other] = sealed
         kept.done, kept.roster = _SHARED, members.roster
         self._round = kept
         return encode(SealedShares(kept.terms.round_id, shares))
@@ -207,9 +208,7 @@ class SecureClient:
             RefusedRequest: shares of fewer neighbours than the threshold.
             ConfigError: the tokens are not those of the round's ring.
 
-        What does not open, or is not what was committed to, is said, and goes without: the mask of
-        two needs no shares. If fewer open than the threshold, that alone is said, without tokens,
-        and the round is forgotten.
+        If a share does not open, that is all that is said, and the round is forgotten.
         """
         kept, sent = self._take(_SHARED, SealedShares, data)
         members, ring, secrets = kept.members, Ring(kept.terms.bits), kept.secrets
@@ -219,19 +218,16 @@ class SecureClient:
         if not sent.shares.keys() <= set(members.neighbours(self.client_id)):
             raise RefusedRequest("shares of clients that are no neighbours")
         masked = _in_ring(tokens, ring, kept.terms.tokens)
-        for other, pair in sent.shares.items():
+        unopened = []
+        for other, sealed in sent.shares.items():
             theirs, to_me = members.adverts[other].cipher, members.about(other, self.client_id)
             try:
-                both = keys.unseal(secrets.cipher, theirs, pair.sealed, to_me, kept.terms.round_id)
-            except CorruptStream:
-                both = None
-            if both is not None and _commitments(both, to_me) == pair.commitments:
+                both = keys.unseal(secrets.cipher, theirs, sealed, to_me, kept.terms.round_id)
                 kept.shares[other] = both
-            else:
-                kept.unopened += (other,)
-        if len(kept.shares) < members.plan.threshold:
-            nothing = MaskedInput(kept.terms.round_id, about, kept.unopened, memoryview(b""))
-            return encode(nothing)
+            except CorruptStream:
+                unopened.append(other)
+        if unopened:
+            return encode(MaskedInput(kept.terms.round_id, about, tuple(unopened), memoryview(b"")))
         ring.add_mask(masked, keys.own_seed(secrets.own, kept.terms.round_id))
         for other in sent.shares:
             theirs = members.adverts[other].mask
@@ -239,8 +235,8 @@ class SecureClient:
             ring.add_mask(masked, seed, subtract=other < self.client_id)
         ring.reduce(masked)
         kept.about, kept.done, self._round = about, _MASKED, kept
-        packed = pack(masked, kept.terms.bits)
-        return encode(MaskedInput(kept.terms.round_id, about, kept.unopened, memoryview(packed)))
+        packed = memoryview(ring.pack(masked))
+        return encode(MaskedInput(kept.terms.round_id, about, (), packed))
 
     def consent(self, data: bytes) -> bytes:
         """Take the `Survivors`, return a `Consent`; in rounds whose keys are signed.
@@ -289,17 +285,13 @@ class SecureClient:
 
     def _check_terms(self, terms: Terms) -> None:
         assumed, demands = terms.assumed, self.demands
-        if terms.version != VERSION:
-            theirs = f"secure sums of version {terms.version}"
-            raise RefusedRequest(f"{theirs}; this release of fedsz has version {VERSION}")
         if demands.signed and not assumed.signed:
             raise RefusedRequest("keys are not signed in this round; this client asks for that")
         if assumed.signed and (self._signer is None or self._verifier is None):
             raise RefusedRequest("this client has no certificate to sign its keys with")
-        for name in ("corrupt", "security"):
-            given, wanted = getattr(assumed, name), getattr(demands, name)
-            if given < wanted:
-                raise RefusedRequest(f"{name} is {given}; this client asks for {wanted}")
+        if assumed.corrupt < demands.corrupt:
+            said = f"corrupt is {assumed.corrupt}"
+            raise RefusedRequest(f"{said}; this client asks for {demands.corrupt}")
 
     def _check_survivors(self, kept: _Round, survivors: tuple[int, ...]) -> None:
         members = kept.members
@@ -310,7 +302,7 @@ class SecureClient:
         if self.client_id not in survivors:
             raise RefusedRequest("this client is not among the survivors, and has sent its tokens")
         near = set(members.neighbours(self.client_id))
-        if not near.intersection(survivors) <= kept.shares.keys() | set(kept.unopened):
+        if not near.intersection(survivors) <= kept.shares.keys():
             raise RefusedRequest("a survivor has sent this client no shares")
 
     def _check_consents(self, kept: _Round, consents: Consents) -> None:
@@ -324,15 +316,6 @@ class SecureClient:
         assert self._verifier is not None
         for client, signature in consents.signatures.items():
             self._verifier.check(members.adverts[client].certificate, said, signature)
-
-
-def _commitments(both: bytes, about: bytes) -> tuple[bytes, bytes]:
-    """Return what is said of two shares that are sealed together."""
-    own, mask = both[:SHARE_BYTES], both[SHARE_BYTES:]
-    return (
-        keys.share_commitment(own, keys.OWN, about),
-        keys.share_commitment(mask, keys.MASK, about),
-    )
 
 
 def _in_ring(tokens: Tokens, ring: Ring, count: int) -> Tokens:

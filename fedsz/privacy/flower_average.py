@@ -17,17 +17,15 @@ from flwr.serverapp.strategy import Result
 from fedsz.arrays import Layout, NDArray
 from fedsz.core.clipping import add_step, parts, stepped
 from fedsz.errors import ConfigError
-from fedsz.flower.local_noise import LocalNoise
 from fedsz.flower.mean import Mean
 from fedsz.flower.records import to_array, views_of
 from fedsz.flower.refusal import refusing_failures
 from fedsz.flower.strategy import Averaged, Evaluate, StreamingFedAvg
 from fedsz.flower.update import SealedRecord, Update
 from fedsz.flower_compat import KEY_CLIPPING_NORM, make_record
-from fedsz.privacy.accounting import Release
-from fedsz.privacy.clipping_norm import ClippingNorm
+from fedsz.privacy.budget import ClippingNorm, NoiseAt, PrivacyPlan, Release
+from fedsz.privacy.flower_client import LocalNoise
 from fedsz.privacy.noise import RandomBytes, deviation_of, random_bytes, with_noise
-from fedsz.privacy.plan import NoiseAt, PrivacyPlan
 
 logger = logging.getLogger(__name__)
 
@@ -199,7 +197,7 @@ class PrivateFedAvg(StreamingFedAvg):
         return [node for node, takes_part in zip(sorted(nodes), taken, strict=True) if takes_part]
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Averaged:
-        """Do as `StreamingFedAvg`; a method of its own, since Flower accounts for plain means."""
+        """Do as `StreamingFedAvg`, and say what is spent."""
         self._asks |= self._noises
         averaged = super().aggregate_train(server_round, replies)
         plan, self._sent = self.plan, {}

@@ -1,4 +1,4 @@
-"""A client's part in secure sums: what `FedSZMod` answers itself, and what it masks.
+"""A client's part in secure sums and noise: what `FedSZMod` answers, limits, noises and masks.
 
 What a client remembers between the messages of a round lies in its store. It is secret, and gone
 with the round's last message, with the next round, or with a refusal.
@@ -9,38 +9,152 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout, NDArray
 from fedsz.core.client import ClientSession
-from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedRequest
-from fedsz.flower.local_noise import LocalNoise
-from fedsz.flower.records import TRAIN, views_of
+from fedsz.core.clipping import add_step, parts, stepped
+from fedsz.errors import (
+    ConfigError,
+    CorruptStream,
+    DivergedUpdate,
+    FedszError,
+    RefusedRequest,
+    TaskError,
+    log_failure,
+)
+from fedsz.flower.differential_privacy import (
+    NOISE_MULTIPLIER,
+    NOISE_NORM,
+    NOISE_SUMMED,
+    adds_noise,
+)
+from fedsz.flower.records import SECURE, TRAIN, passthrough_of, to_record, views_of
 from fedsz.flower.store import Records, RecordStore
-from fedsz.secagg.client import Demands, SecureClient
-from fedsz.secagg.identity import Signer, Verifier
-from fedsz.secagg.noise import NoisedCodec, NoisedPlan
-from fedsz.secagg.packing import Tokens
-from fedsz.secagg.server import Stage
-from fedsz.secagg.token_plan import TokenPlan
-from fedsz.secagg.tokens import TokenCodec
+from fedsz.privacy.budget import MOST_NOISE
+from fedsz.privacy.client import Demands, SecureClient
+from fedsz.privacy.identity import Signer, Verifier
+from fedsz.privacy.noise import RandomBytes, SecureBytes, deviation_of, with_noise
+from fedsz.privacy.quantizer import TokenCodec, TokenPlan
+from fedsz.privacy.ring import Tokens
+from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
+from fedsz.privacy.server import Stage
+from fedsz.transport.node import LASTING
 
 logger = logging.getLogger(__name__)
 
-SECURE: Final = "fedsz.secagg"  # the key of the record in messages, and of that in the Context
+# Of a client's node_config: the least noise multiplier that it trains with.
+LEAST: Final = "least-noise"
 
-# Its entries.
+# Entries of the record of a secure sum in messages.
 STAGE: Final = "stage"  # the name of a `Stage`
-REQUEST: Final = "request"  # a message of `fedsz.secagg`
-PLAN: Final = "plan"  # a `TokenPlan`, where the model is
+REQUEST: Final = "request"  # a message of `fedsz.privacy.messages`
+PLAN: Final = "plan"  # a `SumPlan`, where the model is
 WEIGHTED_BY: Final = "weighted-by"  # the metric that is the weight
 ANSWER: Final = "answer"
-_KEPT: Final = "kept"
 
-NOISED: Final = "fedsz.noised"  # the record that says when a share of noise was added last
+# Records in the store, beside that of a secure sum's secrets.
+NOISED: Final = f"{LASTING}noised"  # the last round of each run with a share of noise
+PRIVATE: Final = "fedsz.private"  # is there if the last training had masks or noise
+ROUNDS: Final = f"{LASTING}rounds"  # counts rounds of training
+_COUNT, _STATE = "count", "state"
+_RUNS: Final = 64  # whose last rounds are kept
+_IN_LOG: Final = "an error; its text is in the client's log"
+_LEAST: Final = 1e-30  # norm, and multiplier; the largest norm is one over that
+
+
+class LocalNoise(NamedTuple):
+    """What a server asks clients to do to their updates before they send them.
+
+    Attributes:
+        norm: that a step is clipped to, over all its floats.
+        multiplier: the noise's deviation, in norms.
+        summed: whether it is that of a secure sum's noise, of which each client adds a share; see
+            `fedsz.privacy.ring_noise`. Else each adds all of it.
+    """
+
+    norm: float
+    multiplier: float
+    summed: bool = False
+
+    def write(self, config: ConfigRecord) -> None:
+        """Ask for it in a message's config."""
+        config[NOISE_NORM], config[NOISE_MULTIPLIER] = self.norm, self.multiplier
+        if self.summed:
+            config[NOISE_SUMMED] = True
+
+    @classmethod
+    def asked(cls, content: RecordDict, node_config: Mapping[str, Any]) -> Self | None:
+        """Return what a message asks for; None if for nothing.
+
+        Raises:
+            ConfigError: it is less noise than this client wants, or no number.
+        """
+        configs: list[Any] = [
+            c for c in compat.records_in(content, ConfigRecord).values() if NOISE_NORM in c
+        ]
+        found = None
+        for config in configs[:1]:
+            numbers = float(config[NOISE_NORM]), float(config[NOISE_MULTIPLIER])
+            found = cls(*numbers, summed=bool(config.get(NOISE_SUMMED, False)))
+        if found and not (
+            _LEAST <= found.norm <= 1 / _LEAST and _LEAST <= found.multiplier <= MOST_NOISE
+        ):
+            raise ConfigError(f"the server asks for no noise that there is: {found}")
+        least, have = float(node_config.get(LEAST, 0)), found.multiplier if found else 0.0
+        if have < least:
+            raise ConfigError(
+                f"the server asks for noise of {have:g} clipping norms; this client wants {least:g}"
+            )
+        return found
+
+    def added(
+        self,
+        record: ArrayRecord,
+        start: Mapping[str, NDArray],
+        generator: RandomBytes = SecureBytes(),  # noqa: B008 - it has no state
+    ) -> ArrayRecord:
+        """Return an update clipped and noised, in the dtypes of its start.
+
+        Whole numbers and bools become those of the start.
+
+        Args:
+            record: what training made of it.
+            start: the model that it started from.
+            generator: of the noise.
+
+        Raises:
+            ConfigError: it holds what is no number.
+            DivergedUpdate: it is not finite.
+            ModelMismatch: it has other names or shapes than the start.
+        """
+        arrays = views_of(record)
+        if passthrough_of(record):
+            raise ConfigError("an update with arrays that are no numbers cannot be noised")
+        Layout.of(start).check({name: x.shape for name, x in arrays.items()})
+        steps: dict[str, NDArray] = {}
+        for name, before in start.items():
+            if before.dtype.kind not in "iub":
+                steps[name] = np.zeros(parts(before).size, np.float64)
+                add_step(arrays[name], before, steps[name])
+        norm = math.sqrt(sum(float(np.vdot(step, step)) for step in steps.values()))
+        if not math.isfinite(norm):
+            raise DivergedUpdate("training made NaN or infinities; nothing is sent")
+        scale = min(1.0, self.norm / norm) if norm else 1.0
+        elements = sum(step.size for step in steps.values())
+        deviation = deviation_of(self.multiplier, self.norm, elements)
+        noised = {
+            name: stepped(before, with_noise(scale * steps.pop(name), deviation, generator))
+            if name in steps
+            else before
+            for name, before in start.items()
+        }
+        return to_record(noised)
 
 
 class SecureMember:
@@ -48,12 +162,15 @@ class SecureMember:
 
     Args:
         demands: what it asks of each.
-        signer: signs its keys, such as a `fedsz.secagg.identity.CertificateSigner`.
+        signer: signs its keys, such as a `fedsz.privacy.identity.CertificateSigner`.
         verifier: checks the signatures of others.
         required: whether it trains for no other rounds: its update goes out masked or not at all.
+        most_rounds: rounds that it trains in at most, over all runs, as long as its state is there;
+            0 for no limit. A server that crashed and asks for the same reply again gets it.
 
     Raises:
-        ConfigError: it is to have signed keys without a signer and a verifier.
+        ConfigError: it is to have signed keys without a signer and a verifier, or the limit is
+            below 0.
 
     Examples:
         >>> from flwr.clientapp import ClientApp
@@ -68,10 +185,13 @@ class SecureMember:
         verifier: Verifier | None = None,
         *,
         required: bool = True,
+        most_rounds: int = 0,
     ) -> None:
         SecureClient(0, signer, verifier, demands)
+        if most_rounds < 0:
+            raise ConfigError(f"most_rounds must be at least 0, got {most_rounds}")
         self._about = signer, verifier, demands
-        self._required = required
+        self._required, self._most_rounds = required, most_rounds
 
     def request_in(self, message: Message) -> ConfigRecord | None:
         """Return what a message says of a secure sum, if it is of one.
@@ -87,6 +207,64 @@ class SecureMember:
         if self._required and message.metadata.message_type.startswith(TRAIN):
             raise RefusedRequest("this client trains for secure sums only")
         return None
+
+    def guarded(
+        self, message: Message, context: Context, call_next: ClientAppCallable, records: Records
+    ) -> ClientAppCallable:
+        """Return the app for one message: within the limit of rounds, and with noise if asked for.
+
+        Texts of errors may have data in them, and paths. Of a client that adds masks or noise, or
+        that did in its last round, only the type of an exception goes to the server.
+
+        Args:
+            message: as it came.
+            context: of the client.
+            call_next: the app.
+            records: of the client's store.
+        """
+        trains = message.has_content() and message.metadata.message_type.startswith(TRAIN)
+        if trains:
+            records.pop(PRIVATE, None)
+            if SECURE in message.content or adds_noise(message.content):
+                records[PRIVATE] = ConfigRecord()
+        decides = self._required or float(context.node_config.get(LEAST, 0)) > 0
+        keeps_texts = decides or PRIVATE in records
+
+        def call(message: Message, context: Context) -> Message:
+            try:
+                reply = call_next(message, context)
+            except Exception as err:
+                if not keeps_texts:
+                    raise
+                log_failure(logger, "the app failed", err)
+                raise TaskError(type(err).__name__) from None
+            if keeps_texts and reply.has_error():
+                logger.error("the app's error reply: %s", reply.error.reason)
+                return Message(Error(reply.error.code, _IN_LOG), reply_to=message)
+            return reply
+
+        def train(message: Message, context: Context) -> Message:
+            noise = LocalNoise.asked(message.content, context.node_config)
+            if noise and noise.summed and not isinstance(message.content.get(SECURE), ConfigRecord):
+                raise RefusedRequest(
+                    "a share of a secure sum's noise, and no secure sum: too little"
+                )
+            self._count_round(records)
+            if noise and not noise.summed:
+                return _noised(noise, call, message, context)
+            return call(message, context)
+
+        return train if trains else call
+
+    def _count_round(self, records: Records) -> None:
+        if not self._most_rounds:
+            return
+        record: Any = records.get(ROUNDS, {})
+        done = int(record.get(_COUNT, 0))
+        if done >= self._most_rounds:
+            what = f"this client has trained in {done} rounds"
+            raise RefusedRequest(f"{what}, and its limit is {self._most_rounds}")
+        records[ROUNDS] = ConfigRecord({_COUNT: done + 1})
 
     def answer(self, request: ConfigRecord, message: Message, records: Records) -> Message:
         """Return the answer to a message without a model."""
@@ -129,7 +307,7 @@ class SecureMember:
         """Return the client that the records remember, and take it out of there."""
         client = SecureClient(message.metadata.dst_node_id, *self._about)
         kept: Any = records.pop(SECURE, None)
-        return client.restored(kept[_KEPT]) if kept else client
+        return client.restored(kept[_STATE]) if kept else client
 
 
 class Masking:
@@ -183,11 +361,13 @@ class Masking:
 
     def _has_noised(self, session: ClientSession) -> bool:
         """Say whether a share of a sum's noise has been added in this round, or in a later one."""
+        then: Any = self._rounds_noised().get(session.request.run.hex(), -1)
+        return bool(then >= session.request.round)
+
+    def _rounds_noised(self) -> dict[str, Any]:
+        """Return the last round in which a share of noise was added, by run."""
         note = self._store.records.get(NOISED)
-        if not isinstance(note, ConfigRecord) or note.get("run") != session.request.run:
-            return False
-        then = note.get("round")
-        return not isinstance(then, int) or then >= session.request.round
+        return dict(note) if isinstance(note, ConfigRecord) else {}
 
     def _origin(self, session: ClientSession) -> tuple[str, dict[str, NDArray]]:
         """Return the key and the arrays of the model that was sent, by their names in order."""
@@ -210,11 +390,13 @@ class Masking:
         metrics = compat.records_in(reply.content, MetricRecord)
         weights = [m[self._weighted_by] for m in metrics.values() if self._weighted_by in m]
         if len(weights) != 1 or not isinstance(weights[0], int | float):
-            raise ConfigError(f"a reply has one number {self._weighted_by!r}, got {weights}")
+            raise ConfigError(f"a reply has one number {self._weighted_by!r}, got {len(weights)}")
         codec, residual = self._codec_of(origin), None
         if isinstance(codec, NoisedCodec):
-            about: Any = {"run": session.request.run, "round": session.request.round}
-            self._store.records[NOISED] = ConfigRecord(about)
+            rounds = self._rounds_noised()
+            rounds.pop(run := session.request.run.hex(), None)
+            last = [*rounds.items(), (run, session.request.round)][-_RUNS:]
+            self._store.records[NOISED] = ConfigRecord(dict(last))
             tokens = self._noised(codec, trained, origin)
         else:
             feeds_back = session.request.settings.feedback_decay is not None
@@ -256,9 +438,25 @@ class Masking:
         return tokens
 
 
+def _noised(
+    noise: LocalNoise, call: ClientAppCallable, message: Message, context: Context
+) -> Message:
+    """Return the app's reply to plain arrays, with all of its noise."""
+    starts = list(compat.records_in(message.content, ArrayRecord).values())
+    start = views_of(starts[0]) if len(starts) == 1 else {}
+    reply = call(message, context)
+    if reply.has_content():
+        records = compat.records_in(reply.content, ArrayRecord)
+        if len(starts) != 1 or len(records) != 1:
+            raise ConfigError(f"{len(records)} ArrayRecords cannot be noised as one update")
+        ((key, record),) = records.items()
+        reply.content[key] = noise.added(record, start)
+    return reply
+
+
 def _keep(client: SecureClient, records: Records) -> None:
     if kept := client.to_bytes():
-        records[SECURE] = ConfigRecord({_KEPT: kept})
+        records[SECURE] = ConfigRecord({_STATE: kept})
 
 
 def _stage(request: ConfigRecord) -> Stage:

@@ -1,4 +1,4 @@
-"""The messages of a secure sum as bytes, and what a reader must refuse.
+"""The messages of a secure sum as bytes, what a reader must refuse, and the members of a round.
 
 A message is a MessagePack array: its name, the round's id, then its fields. Tokens are the last
 field of the one message that has any; all others are small. What does not keep to the lengths and
@@ -7,16 +7,18 @@ ranges here is refused before anything else looks at it.
 
 from __future__ import annotations
 
+import hashlib
+from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from fedsz.errors import CorruptStream, LimitExceeded
-from fedsz.secagg.graph import Assumptions
-from fedsz.secagg.keys import COMMITMENT_BYTES, KEY_BYTES, SEALED_BYTES
-from fedsz.secagg.shamir import SHARE_BYTES
+from fedsz.privacy.graph import Assumptions, Plan, neighbours, plan
+from fedsz.privacy.identity import Verifier
+from fedsz.privacy.keys import COMMITMENT_BYTES, KEY_BYTES, PROTOCOL, SEALED_BYTES, SHARE_BYTES
 
-VERSION: Final = 2  # of the protocol; clients of the first know no `Terms` with a version
 ROUND_BYTES: Final = 32
 ABOUT_BYTES: Final = 32
 MOST_CLIENTS: Final = 1 << 14
@@ -60,13 +62,11 @@ class Terms(Message, frozen=True, array_like=True, tag=True):
         bits: of the ring.
         tokens: how many numbers each client adds.
         assumed: what the round withstands; degree and threshold follow from it.
-        version: of the protocol. All have one, or their shares would not be understood.
     """
 
     bits: Annotated[int, msgspec.Meta(ge=1, le=32)]
     tokens: Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]
     assumed: Assumptions
-    version: int = 1
 
 
 class Advert(Message, frozen=True, array_like=True, tag=True):
@@ -93,31 +93,23 @@ class Roster(Message, frozen=True, array_like=True, tag=True):
     adverts: Annotated[tuple[Advert, ...], _AtMostAll]
 
 
-class SealedPair(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A share of each of a client's two secrets, for one neighbour.
+class SealedShares(Message, frozen=True, array_like=True, tag=True):
+    """A share of each of two secrets, sealed together, for each neighbour.
 
     Attributes:
-        sealed: both, of its own mask's seed and of its mask key.
-        commitments: to each, by which the server knows it when it is revealed.
+        shares: by whom they are for; from the server, by whom they are of.
     """
 
-    sealed: Sealed
-    commitments: tuple[Commitment, Commitment]
-
-
-class SealedShares(Message, frozen=True, array_like=True, tag=True):
-    """Shares for one's neighbours, by whom they are for; from the server, by whom they are of."""
-
-    shares: Annotated[dict[ClientId, SealedPair], _AtMostAll]
+    shares: Annotated[dict[ClientId, Sealed], _AtMostAll]
 
 
 class MaskedInput(Message, frozen=True, array_like=True, tag=True):
-    """Tokens with all masks, as `fedsz.secagg.packing` packs them.
+    """Tokens with all masks, packed.
 
     Attributes:
         about: a digest of what the tokens are of, which all must agree on.
-        unopened: of whom shares did not open, or were others than what was committed to.
-        tokens: packed; none if fewer opened than the threshold, for nobody could take the mask off.
+        unopened: of whom shares did not open.
+        tokens: packed; none if a share did not open.
     """
 
     about: About
@@ -183,3 +175,96 @@ def decode(data: bytes | memoryview, kind: type[M], most: int = MOST_BYTES) -> M
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise CorruptStream(f"not a message {kind.__name__}: {err}") from err
     return message
+
+
+class Members:
+    """A round's members, which server and clients see alike.
+
+    Args:
+        terms: of the round.
+        verifier: checks signatures, if keys are signed; None leaves them.
+
+    Attributes:
+        adverts: by client, in the order in which they were added.
+    """
+
+    def __init__(self, terms: Terms, verifier: Verifier | None) -> None:
+        self._terms = terms
+        self._verifier = verifier if terms.assumed.signed else None
+        self._said: set[int | str | bytes] = set()
+        self.adverts: dict[int, Advert] = {}
+
+    def add(self, advert: Advert) -> None:
+        """Add a member, before anything below is read.
+
+        Raises:
+            CorruptStream: it is not of this round, nobody known has signed it, or a client, a key
+                or a signer is there twice.
+        """
+        if advert.round_id != self._terms.round_id:
+            raise CorruptStream(f"keys of client {advert.client} are of another round")
+        once: list[int | str | bytes] = [
+            advert.client,
+            advert.cipher,
+            advert.mask,
+            advert.commitment,
+        ]
+        if self._verifier is not None:
+            said = statement(self._terms, advert)
+            once.append(self._verifier.check(advert.certificate, said, advert.signature))
+        if not self._said.isdisjoint(once) or len({*once}) < len(once):
+            raise CorruptStream(f"client {advert.client} repeats what another has said")
+        self._said.update(once)
+        self.adverts[advert.client] = advert
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What follows from their number.
+
+        Raises:
+            ConfigError: no plan fits; see `fedsz.privacy.graph.plan`.
+        """
+        return plan(len(self.adverts), self._terms.assumed)
+
+    @cached_property
+    def roster(self) -> Roster:
+        """All of them, by their ids."""
+        return Roster(self._terms.round_id, tuple(self.adverts[i] for i in sorted(self.adverts)))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What tells this round, with all its terms and keys, apart from others; 32 bytes."""
+        return hashlib.sha256(encode(self._terms) + encode(self.roster)).digest()
+
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """Where each member's shares are taken, from 1 on."""
+        return {client: place for place, client in enumerate(sorted(self.adverts), 1)}
+
+    @cached_property
+    def _order(self) -> list[int]:
+        """The circle of the graph: nobody chooses it, and everybody knows it."""
+
+        def drawn(client: int) -> bytes:
+            return hashlib.sha256(self.digest + client.to_bytes(8, "little")).digest()
+
+        return sorted(self.adverts, key=drawn)
+
+    def neighbours(self, client: int) -> list[int]:
+        """Return whom a member shares its secrets with."""
+        return neighbours(self._order, client, self.plan.degree)
+
+    def about(self, sender: int, receiver: int) -> bytes:
+        """Return what is authenticated with sealed shares."""
+        return self.digest + sender.to_bytes(8, "little") + receiver.to_bytes(8, "little")
+
+    def consent(self, survivors: tuple[int, ...], about: bytes) -> bytes:
+        """Return what members sign who have been told of these survivors of a sum about this."""
+        ids = b"".join(client.to_bytes(8, "little") for client in survivors)
+        return PROTOCOL + b"survivors " + self.digest + about + ids
+
+
+def statement(terms: Terms, advert: Advert) -> bytes:
+    """Return what a client signs of its keys."""
+    bare = replace(advert, certificate=b"", signature=b"")
+    return PROTOCOL + b"keys " + encode(terms) + encode(bare)

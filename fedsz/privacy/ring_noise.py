@@ -26,30 +26,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from fedsz.arrays import Buffer, Layout, NDArray, chunks
+from fedsz.arrays import Layout, NDArray, chunks
 from fedsz.core.clipping import add_step
-from fedsz.errors import (
-    ConfigError,
-    CorruptStream,
-    DivergedUpdate,
-    ModelMismatch,
-)
-from fedsz.privacy.accounting import multiplier_of_sum
+from fedsz.errors import ConfigError, CorruptStream, DivergedUpdate, ModelMismatch
+from fedsz.privacy.budget import multiplier_of_sum
+from fedsz.privacy.graph import Plan
 from fedsz.privacy.noise import RandomBytes, SecureBytes, noise
-from fedsz.secagg.graph import Plan
-from fedsz.secagg.masks import Ring
-from fedsz.secagg.packing import Tokens
-from fedsz.secagg.token_plan import MAX_BYTES, Digest, about, layout_digest
-from fedsz.secagg.tokens import Sum
+from fedsz.privacy.plans import MAX_BITS, Positive, Sum, SumPlan, layout_digest
+from fedsz.privacy.ring import Ring, Tokens
 
 OVERFLOW: Final = 40  # bits
 MOST_GROWTH: Final = 1.5  # of the noise, by rounding: a coarser grid is refused
-MOST_BITS: Final = 32
 # The largest element, before noise: so many times one client's noise, or if that is more, so many
 _NOISES: Final = 2.0
 _MEANS: Final = 8.0  # times the elements of an update of the norm whose elements are all alike.
@@ -59,50 +51,22 @@ _MOST_STEPS: Final = 1 << 30  # of a norm
 _TRIES: Final = 64  # of rounding, each of which is taken with a probability of 1 - exp(-1/2)
 _SHORTER: Final = 1 - 1e-9  # than the norm: what sums in float64 lose
 
-_Positive = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
-
 
 class NoisedPlan(
-    msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True
+    SumPlan, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, tag=True
 ):
-    """The plan of one round; the server makes it, and everybody may know it.
+    """The plan of a round whose clients add noise to the sum.
 
     Attributes:
-        layout: `fedsz.secagg.token_plan.layout_digest` of the model.
-        bits: of the ring.
         norm: that each update is clipped to, in the unit of the weights.
         multiplier: deviation of the sum's noise, in norms: of the fewest honest survivors.
     """
 
-    layout: Digest
-    bits: Annotated[int, msgspec.Meta(ge=2, le=MOST_BITS)]
-    norm: _Positive
-    multiplier: _Positive
-
-    def encode(self) -> bytes:
-        """Return the plan as bytes: MessagePack."""
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def decode(cls, data: Buffer) -> NoisedPlan:
-        """Return the plan that `encode` has written.
-
-        Raises:
-            CorruptStream: the bytes are no plan.
-        """
-        if len(data) > MAX_BYTES:
-            raise CorruptStream(f"a plan of {len(data)} bytes; have {MAX_BYTES} at most")
-        try:
-            return _plans.decode(data)
-        except msgspec.DecodeError as err:
-            raise CorruptStream(f"no plan of a secure sum with noise: {err}") from err
-
-    def about(self, start: Mapping[str, NDArray]) -> bytes:
-        """Return what tokens of a plan, of training that begins with a model, are about."""
-        return about(self.encode(), start)
+    norm: Positive
+    multiplier: Positive
 
 
-_plans: Final = msgspec.msgpack.Decoder(NoisedPlan)  # learned before any thread uses it
+msgspec.msgpack.Decoder(NoisedPlan)  # learned before any thread uses it
 
 
 class NoiseShare(NamedTuple):
@@ -163,7 +127,7 @@ def share_of(plan: NoisedPlan, elements: int, members: Plan) -> NoiseShare:
     least = _first(is_fine)
     if (need := at(least).bits(members.clients, elements)) > plan.bits:
         what = f"noise of {plan.multiplier:.4g} norms on {elements} numbers"
-        ring = f"a ring of {need} bits" if need <= MOST_BITS else "a larger ring than there is"
+        ring = f"a ring of {need} bits" if need <= MAX_BITS else "a larger ring than there is"
         raise ConfigError(f"{what} of {members.clients} clients needs {ring}, got {plan.bits}")
     return at(_first(lambda norm: at(norm).bits(members.clients, elements) > plan.bits) - 1)
 

@@ -14,44 +14,48 @@ clients of which C collude and D drop out:
 
 The first two are tails of hypergeometric laws, summed exactly, times n.
 
-Who drops out is drawn by nobody then. A server that chooses it itself is met where keys are signed:
-t is more than ``k/2 + c``, with c for the most colluding neighbours. Say the server could take the
-sums of two sets of honest survivors apart. A client's own mask is opened by t neighbours that know
-it as a survivor, so t - c of its honest neighbours, more than k/2, are in its set. Two clients of
-different sets that stand next to each other, but for colluding ones, have at most k honest
-neighbours between them, too few for both. And since 2t > k + c, nobody's masks are both recovered.
-If everybody is everybody's neighbour, ``t > (k + c)/2`` is enough for both.
+Who drops out is drawn by nobody then. A server may name other survivors to one neighbour than to
+another, so that some reveal a share of a client's own mask, and others one of its mask key. Each
+honest neighbour reveals one, and each colluding one both: with c for the most colluding neighbours,
+``2t > k + c`` keeps one of the two secrets. That holds for every round.
+
+Where keys are signed, a server cannot pose as clients, and t is more than ``k/2 + c``. Say it could
+take the sums of two sets of honest survivors apart. A client's own mask is opened by t neighbours
+that know it as a survivor, so t - c of its honest neighbours, more than k/2, are in its set. Two
+clients of different sets that stand next to each other, but for colluding ones, have at most k
+honest neighbours between them, too few for both. If everybody is everybody's neighbour,
+``2t > k + c`` is enough for that too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import ceil, comb
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from fedsz.errors import ConfigError
 
-_ROUNDING = 1e-9  # of a share times a number of clients
+SECURITY: Final = 40  # bits
+FAILURES: Final = 20  # bits, of a round of which no more drop out than is assumed
+MOST_DEGREE: Final = 1024  # neighbours: a client makes shares for each
+
+_ROUNDING: Final = 1e-9  # of a share times a number of clients
 
 
 class Assumptions(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a round withstands.
+    """What a round withstands, but for 2^-`SECURITY`; a round fails but for 2^-`FAILURES`.
 
     Attributes:
         corrupt: share of the clients that may collude with the server, in [0, 1).
         dropout: share of the clients that may drop out before the round's end, in [0, 1).
-        security: bits; privacy fails with a probability of 2^-security.
-        failures: bits; a round fails with a probability of 2^-failures, if no more drop out.
         signed: whether keys are signed, so that a server cannot pose as clients.
     """
 
     corrupt: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1
     dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
-    security: Annotated[int, msgspec.Meta(ge=1, le=256)] = 40
-    failures: Annotated[int, msgspec.Meta(ge=1, le=256)] = 20
     signed: bool = False
 
     def __post_init__(self) -> None:
@@ -82,13 +86,14 @@ class Plan(NamedTuple):
 
 @lru_cache(maxsize=64)
 def plan(clients: int, assumed: Assumptions) -> Plan:
-    """Return the smallest degree that ``assumed`` allows, and a threshold.
+    """Return a small degree that ``assumed`` allows, and a threshold.
 
-    The threshold is a majority of the neighbours, or what lies next to that within the bounds.
+    The threshold is above half of the neighbours and of those who collude among them, so that no
+    server gets both secrets of a client by two lists of survivors.
 
     Raises:
-        ConfigError: there are fewer than two clients, or even if all are neighbours, no threshold
-            withstands this.
+        ConfigError: there are fewer than two clients, or no threshold withstands this with up to
+            `MOST_DEGREE` neighbours.
     """
     if clients < 2:
         raise ConfigError(f"a secure sum needs two clients, got {clients}")
@@ -97,19 +102,28 @@ def plan(clients: int, assumed: Assumptions) -> Plan:
     dropped = int(assumed.dropout * clients + _ROUNDING)
     least = max(clients - dropped, 2)
     consents = (clients + colluding) // 2 + 1 if assumed.signed else 0
-    for degree in [*range(2, clients - 1, 2), clients - 1]:
-        whole = degree == clients - 1
-        near = _most(clients, colluding, degree, assumed.security)
-        gone = _most(clients, dropped, degree, assumed.failures)
-        low, high = near + 1, degree - gone
-        if assumed.signed:
-            low = (degree + near) // 2 + 1 if whole else degree // 2 + near + 1
-        connected = whole or _connected(clients, colluding + dropped, degree, assumed.security)
-        if connected and low <= high and consents <= least:
-            threshold = min(max(degree // 2 + 1, low), high)
+    for degree in _degrees(clients):
+        complete = degree == clients - 1
+        near = _most(clients, colluding, degree, SECURITY)
+        gone = _most(clients, dropped, degree, FAILURES)
+        threshold = (degree + near) // 2 + 1
+        if assumed.signed and not complete:
+            threshold = degree // 2 + near + 1
+        connected = complete or _connected(clients, colluding + dropped, degree, SECURITY)
+        if connected and threshold <= degree - gone and consents <= least:
             return Plan(clients, degree, threshold, least, consents, colluding)
     who = f"{clients} clients of which {colluding} may collude and {dropped} drop out"
     raise ConfigError(f"no secure sum of {who}: lower corrupt or dropout")
+
+
+def _degrees(clients: int) -> Iterator[int]:
+    """Yield degrees to try, upwards: up to 64 each, then by a sixteenth more."""
+    degree = 2
+    while degree < min(clients - 1, MOST_DEGREE + 1):
+        yield degree
+        degree += max(2, degree // 32 * 2)
+    if clients - 1 <= MOST_DEGREE:
+        yield clients - 1
 
 
 def most_corrupt(clients: int, assumed: Assumptions) -> int:

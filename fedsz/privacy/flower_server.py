@@ -1,0 +1,454 @@
+"""The server's part in secure sums, from round to round, by the hooks of `FedSZGrid`.
+
+A strategy gets the mean of all survivors from each of them, with the same weight. So whatever
+weighted average it takes is that mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedsz import flower_compat as compat
+from fedsz.arrays import Layout, NDArray
+from fedsz.core.protocol import ReplyNote
+from fedsz.errors import (
+    AbortedRound,
+    ConfigError,
+    CorruptStream,
+    FedszError,
+    RefusedReply,
+    TooFewReplies,
+)
+from fedsz.flower.differential_privacy import clipping_norm
+from fedsz.flower.grid import FedSZGrid
+from fedsz.flower.outgoing import OpenRequest
+from fedsz.flower.records import SECURE, is_round, is_training, layout_of, to_record
+from fedsz.flower.refusal import Refusal, kind_of, reason, reason_of, refusing_failures
+from fedsz.flower.requests import NO_REPLY
+from fedsz.flower.round_statistics import CountedReply, RoundStatistics
+from fedsz.flower.update import Update
+from fedsz.privacy.flower_client import ANSWER, PLAN, REQUEST, STAGE, WEIGHTED_BY, LocalNoise
+from fedsz.privacy.graph import Assumptions
+from fedsz.privacy.identity import Verifier
+from fedsz.privacy.plans import MAX_BITS, MIN_BITS, layout_digest
+from fedsz.privacy.quantizer import MAX_WEIGHT, Learned, TokenCodec, moved
+from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
+from fedsz.privacy.server import SecureServer, Stage, planned
+from fedsz.transport.replies import is_averaged
+
+logger = logging.getLogger("flwr.fedsz")
+
+DROPPED_OUT: Final = "dropped out of a secure sum"
+MOST_SPOILT: Final = 3  # rounds in a row that shares have spoilt
+_STATE: Final = "secure"  # the record of a state that is of secure sums
+_NAMED: Final = 10  # nodes in an error
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """How a `FedSZGrid` adds up updates that it cannot read.
+
+    Attributes:
+        bits: of the ring, 2 to 32: so many for each parameter on the uplink.
+        assumed: what a round withstands: who colludes, who drops out, whether keys are signed.
+        verifier: checks signatures, if keys are signed.
+        most_examples: from which on a client weighs no more, in the first round. Later it is twice
+            the mean weight of the round before.
+        stage_timeout: seconds that clients have for a message without a model.
+        strategy_averages: whether the strategy is known to average. It is given the mean in place
+            of each update: a median or Krum of these would look as if it was robust.
+            `StreamingFedAvg` and `PrivateFedAvg` say of themselves that they average. For any
+            other, such as Flower's FedAvg and FedAdam, you say so here.
+
+    Raises:
+        ConfigError: bits or most_examples are out of range, or keys are to be signed and nobody
+            checks that.
+
+    Examples:
+        >>> from fedsz.flower import FedSZGrid, LocalGrid, SecureSum, make_client_app
+        >>> nodes = [{"partition-id": i, "num-partitions": 8} for i in range(8)]
+        >>> grid = FedSZGrid(LocalGrid(make_client_app(), nodes), secure=SecureSum(bits=16))
+    """
+
+    bits: int = 16
+    assumed: Assumptions = field(default_factory=Assumptions)
+    verifier: Verifier | None = None
+    most_examples: int = 1024
+    stage_timeout: float = 300.0
+    strategy_averages: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bits, int) or not MIN_BITS <= self.bits <= MAX_BITS:
+            what = f"a secure sum takes a whole number of bits from {MIN_BITS} to {MAX_BITS}"
+            raise ConfigError(f"{what}, got {self.bits}")
+        if not 1 <= self.most_examples <= MAX_WEIGHT:
+            what = f"a client's largest weight lies in [1, {MAX_WEIGHT}]"
+            raise ConfigError(f"{what}, got {self.most_examples}")
+        SecureServer(1, 1, self.assumed, self.verifier)
+
+    def first_round(self) -> Learned:
+        """Return what is known before the first round of a run."""
+        return Learned(self.most_examples)
+
+    def of_run(
+        self, grid: FedSZGrid, statistics: RoundStatistics, weighted_by: str
+    ) -> SecureRounds:
+        """Return the secure sums of one run of a Grid."""
+        return SecureRounds(self, grid, statistics, weighted_by)
+
+
+@dataclass
+class _Round:
+    """One round that is summed up.
+
+    Attributes:
+        opened: its requests, with the model, by node.
+        key: of the model in them.
+        model: the server's own, by name in order.
+        codec: of the tokens.
+        server: takes what clients answer.
+        answered: replies with tokens, less these, by node.
+        updates: what is counted of each.
+    """
+
+    opened: Mapping[int, OpenRequest]
+    key: str
+    model: Mapping[str, NDArray]
+    codec: TokenCodec | NoisedCodec
+    server: SecureServer
+    answered: dict[int, Message] = field(default_factory=dict)
+    updates: dict[int, Update] = field(default_factory=dict)
+
+
+class SecureRounds:
+    """The secure sums of a run.
+
+    Args:
+        options: of each.
+        grid: carries the messages, and counts failures.
+        statistics: counts replies, and what is sent without a model.
+        weighted_by: the metric that is the weight of a reply.
+    """
+
+    def __init__(
+        self, options: SecureSum, grid: FedSZGrid, statistics: RoundStatistics, weighted_by: str
+    ) -> None:
+        self._options, self._grid, self._statistics = options, grid, statistics
+        self._weighted_by = weighted_by
+        self._begin_run()
+
+    def _begin_run(self) -> None:
+        self._known = self._options.first_round()
+        self._spoilt: list[Counter[int]] = []  # suspects of the last rounds, none of which counted
+
+    def state(self) -> dict[str, ConfigRecord]:
+        """Return what another process goes on with, once a round is over. Nothing of it is secret.
+
+        A round that is not over has no part in it: whoever goes on begins that round anew, with
+        other keys, and whatever clients still remember of it is never asked for.
+        """
+        return {_STATE: ConfigRecord({"json": msgspec.json.encode(self._known).decode()})}
+
+    def restore(self, records: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned; anew from a state without secure sums.
+
+        Raises:
+            ValueError: ``records`` have another state.
+        """
+        self._begin_run()
+        if _STATE in records:
+            self._known = msgspec.json.decode(records[_STATE]["json"], type=Learned)
+
+    def takes(self, pushed: Sequence[Message]) -> bool:
+        """Say whether messages are of a round that is summed up.
+
+        Raises:
+            ConfigError: they train, and cannot be, for a legacy server sends to one client at a
+                time; or nobody says that the strategy averages.
+        """
+        has_model = any(compat.records_in(message.content, ArrayRecord) for message in pushed)
+        if not is_training(pushed) or not has_model:
+            return False
+        if not is_round(pushed):
+            raise ConfigError(
+                "a secure sum needs a strategy of flwr.serverapp: legacy ones send one by one"
+            )
+        if not self._options.strategy_averages and not is_averaged(pushed):
+            what = "a secure sum gives the strategy the mean in place of each update"
+            use = "if it averages, say so by SecureSum(strategy_averages=True)"
+            raise ConfigError(f"{what}: {use}, or use fedsz.flower.StreamingFedAvg")
+        return True
+
+    def replies(self, pushed: Sequence[Message], timeout: float | None) -> list[Message]:
+        """Return a reply for each of a round's messages: the mean, or an error.
+
+        Args:
+            pushed: the messages, with the model.
+            timeout: in seconds, of each stage; those without the model may have less.
+
+        Raises:
+            ConfigError: the messages hold other than one model or ask for clipping, the ring is too
+                small for them.
+            TooFewReplies: shares that are garbage have spoilt three rounds in a row.
+        """
+        if clipping_norm(pushed[0].content) is not None:
+            raise ConfigError("the updates of a secure sum cannot be clipped for noise")
+        key = _key_of(pushed[0])
+        out = [
+            compat.make_message(
+                message.metadata, content=RecordDict({**message.content, SECURE: ConfigRecord()})
+            )
+            for message in sorted(pushed, key=lambda message: message.metadata.dst_node_id)
+        ]
+        # Streamed, or all tokens would be kept.
+        opened, silent = self._grid.open(out, streamed=True, begins=False)
+        if not opened:
+            return silent
+        model = dict(sorted(opened[0].models[key].model.items()))
+        requests = {asked.node: asked for asked in opened}
+        try:
+            codec = self._codec(model, len(opened), pushed[0])
+        except AbortedRound as err:
+            return silent + self._aborted(requests, requests, err)
+        options = self._options
+        server = SecureServer(codec.count, options.bits, options.assumed, options.verifier)
+        round_ = _Round(requests, key, model, codec, server)
+        try:
+            return silent + self._summed(round_, timeout)
+        except AbortedRound as err:
+            self._note_spoilt(server.suspects)
+            return silent + self._aborted(requests, round_.answered, err)
+
+    def _aborted(
+        self, requests: Mapping[int, OpenRequest], blameless: Iterable[int], err: AbortedRound
+    ) -> list[Message]:
+        why = f"the round does not count: {err}"
+        for node in blameless:
+            self._fail(node, why, Refusal.QUORUM)
+        return [error_of(asked.message, why) for asked in requests.values()]
+
+    def _note_spoilt(self, suspects: Counter[int]) -> None:
+        """Count a round that did not count, if shares that are garbage were in it.
+
+        Raises:
+            TooFewReplies: it is the third in a row. Names who had a part in most of these shares:
+                neighbours change from round to round, and a liar meets others.
+        """
+        if not suspects:
+            return
+        self._spoilt.append(suspects)
+        logger.warning("fedsz: shares that are garbage: %s", _most_suspect(suspects))
+        if len(self._spoilt) >= MOST_SPOILT:
+            what = f"shares that are garbage have spoilt {MOST_SPOILT} secure sums in a row"
+            named = _most_suspect(sum(self._spoilt, Counter[int]()))
+            raise TooFewReplies(f"{what}; most of them: {named}")
+
+    def _codec(
+        self, model: Mapping[str, NDArray], clients: int, message: Message
+    ) -> TokenCodec | NoisedCodec:
+        """Return the codec of a round, with its plan.
+
+        Raises:
+            AbortedRound: no plan fits so many clients; or the ring is too small for them, and was
+                not for others.
+            ConfigError: the ring is too small for the first round.
+        """
+        noise, bits = LocalNoise.asked(message.content, {}), self._options.bits
+        if not noise or not noise.summed:
+            return self._known.codec(model, clients, bits)
+        layout = Layout.of(model)
+        plan = NoisedPlan(
+            layout=layout_digest(layout), bits=bits, norm=noise.norm, multiplier=noise.multiplier
+        )
+        codec, members = NoisedCodec(plan, layout), planned(clients, self._options.assumed)
+        try:
+            share = codec.share(members)
+        except ConfigError as err:
+            if not self._known.done:
+                raise
+            raise AbortedRound(str(err)) from err
+        if not self._known.done:
+            logger.info(
+                "fedsz: each of %d clients adds noise of %.4g steps; rounding makes it %.1f %%"
+                " larger than without a grid; nothing is fed back",
+                clients, share.sigma, 100 * (share.growth - 1),
+            )  # fmt: skip
+        return codec
+
+    def _summed(self, round_: _Round, timeout: float | None) -> list[Message]:
+        """Return the replies of a round; raise `AbortedRound` if it does not count."""
+        self._go_through(round_, timeout)
+        total, codec = round_.server.total, round_.codec
+        assert total is not None
+        survivors = total.survivors
+        try:
+            if isinstance(codec, NoisedCodec):
+                found = codec.decode(total.tokens, len(survivors), round_.server.members.plan)
+            else:
+                found = codec.decode(total.tokens, len(survivors))
+        except CorruptStream as err:  # somebody has sent other tokens than those of a step
+            raise AbortedRound(str(err)) from err
+        if not found.weight:
+            raise AbortedRound("no client has any weight")
+        mean = found.weight / len(survivors)
+        self._known.learn(found, len(survivors))
+        self._spoilt = []
+        note = ReplyNote(tensors=len(round_.model), lossy=len(codec.sent))
+        for node in survivors:
+            parts = {round_.key: round_.updates[node].weighted(mean)}
+            self._statistics.received(CountedReply(node, note, True, mean, parts))
+        some = next(iter(round_.opened.values())).message
+        names = compat.records_in(some.content, ArrayRecord)[round_.key]
+        model = round_.model
+        record = to_record({n: moved(model[n], found.step[n]) for n in names if n in model})
+        return [
+            with_mean(round_.answered[node], round_.key, record, self._weighted_by, mean)
+            if node in survivors
+            else error_of(asked.message, DROPPED_OUT)
+            for node, asked in round_.opened.items()
+        ]
+
+    def _go_through(self, round_: _Round, timeout: float | None) -> None:
+        """Take a round through its stages; raise `AbortedRound` if too few clients are left."""
+        server = round_.server
+        asked = server.open(round_.opened)
+        while server.stage is not Stage.OVER:
+            if server.stage is Stage.INPUTS:
+                self._sum_tokens(round_, asked, timeout)
+            else:
+                answers = self._ask(round_, asked, timeout)
+                for _ in self._taken(server, answers):
+                    pass
+                for node in asked.keys() - {reply.metadata.src_node_id for reply in answers}:
+                    self._fail(node, NO_REPLY)
+            asked = server.advance()
+
+    def _sum_tokens(
+        self, round_: _Round, asked: Mapping[int, bytes], timeout: float | None
+    ) -> None:
+        """Send the model, and have the server add up the tokens that come back."""
+        key, plan, going = round_.key, round_.codec.plan, []
+        for node in sorted(asked):
+            request = round_.opened[node]
+            says: dict[str, Any] = {STAGE: Stage.INPUTS.name, REQUEST: asked[node]}
+            says |= {PLAN: plan.encode(), WEIGHTED_BY: self._weighted_by}
+            request.message.content[SECURE] = ConfigRecord(says)
+            going.append(request)
+        if going:  # tokens are relative to the clients' reference model
+            reference = going[0].models[key].reference.arrays
+            round_.server.about = plan.about(dict(sorted(reference.items())))
+        for node, reply in self._taken(round_.server, self._grid.outcomes(going, timeout), key):
+            round_.updates[node] = masked_update(reply, round_.model)
+            content = {name: r for name, r in reply.content.items() if name != SECURE}
+            reply.content = RecordDict(content)
+            round_.answered[node] = reply
+
+    def _ask(
+        self, round_: _Round, asked: Mapping[int, bytes], timeout: float | None
+    ) -> list[Message]:
+        """Send messages without a model, and return the replies."""
+        limit = self._options.stage_timeout
+        limit = limit if timeout is None else min(limit, timeout)
+        out, stage = [], round_.server.stage
+        for node, request in asked.items():
+            about = round_.opened[node].message.metadata
+            content = RecordDict({SECURE: ConfigRecord({STAGE: stage.name, REQUEST: request})})
+            out.append(Message(content, node, about.message_type, group_id=about.group_id))
+        self._statistics.sent(0, sum(map(len, asked.values())))
+        return list(self._grid.inner.send_and_receive(out, timeout=limit))
+
+    def _taken(
+        self, server: SecureServer, replies: Iterable[Message], key: str | None = None
+    ) -> Iterator[tuple[int, Message]]:
+        """Yield the replies that the server has taken, by their nodes; count why others are not.
+
+        Errors of those to a model, under its ``key``, are counted already.
+        """
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            try:
+                if not reply.has_error():
+                    with refusing_failures():
+                        answer = answer_in(reply)
+                        if key is not None:
+                            check_beside(reply, key)
+                        server.receive(node, answer)
+                    yield node, reply
+                elif key is None:
+                    self._fail(node, reason_of(reply))
+            except FedszError as err:
+                if key is not None and compat.records_in(reply.content, ArrayRecord):
+                    why = RefusedReply(kind_of(err), f"{DROPPED_OUT}: {reason(err)}")
+                    self._grid.withdraw([node], why)  # the Grid has counted it
+                else:
+                    self._fail(node, reason(err), kind_of(err))
+
+    def _fail(self, node: int, why: str, kind: Refusal = Refusal.FAILED) -> None:
+        """Count that a node has dropped out."""
+        self._grid.fail(node, f"{DROPPED_OUT}: {why}", kind, trains=True)
+
+
+def _most_suspect(suspects: Counter[int]) -> str:
+    """Return for people who had a part in most shares that are garbage."""
+    largest = max(suspects.values())
+    names = sorted(node for node, count in suspects.items() if count == largest)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return "node " + ", ".join(map(str, names[:_NAMED])) + more
+
+
+def _key_of(message: Message) -> str:
+    """Return the key of the only model in a message."""
+    records = compat.records_in(message.content, ArrayRecord)
+    keys = [key for key, record in records.items() if layout_of(record).shapes]
+    if len(keys) != 1:
+        raise ConfigError(f"a secure sum is of one ArrayRecord; the message has {len(keys)}")
+    return keys[0]
+
+
+def masked_update(reply: Message, model: Mapping[str, NDArray]) -> Update:
+    """Return what is counted of a reply that cannot be read, to a message with this model."""
+    answer, raw = answer_in(reply), sum(x.nbytes for x in model.values())
+    digest = hashlib.sha256(answer).digest()
+    return Update(ArrayRecord(), {}, None, {}, {}, raw, len(answer), digest)
+
+
+def answer_in(reply: Message) -> bytes:
+    """Return what a reply has for `SecureServer`; raise `CorruptStream` if it has nothing."""
+    record: Any = reply.content.get(SECURE, {})
+    if not isinstance(answer := record.get(ANSWER), bytes):
+        raise CorruptStream("no answer in a secure sum: is FedSZMod() there?")
+    return answer
+
+
+def check_beside(reply: Message, key: str) -> None:
+    """Raise `CorruptStream` unless masked tokens have metrics, and nothing in a model's place."""
+    models = compat.records_in(reply.content, ArrayRecord)
+    metrics = compat.records_in(reply.content, MetricRecord)
+    if models or len(metrics) != 1 or key in metrics:
+        what = f"{len(models)} ArrayRecords and {len(metrics)} MetricRecords, {sorted(metrics)}"
+        raise CorruptStream(f"{what}, beside masked tokens; a reply has 0 and 1, not {key!r}")
+
+
+def with_mean(
+    reply: Message, key: str, record: ArrayRecord, weighted_by: str, weight: float
+) -> Message:
+    """Return a survivor's reply with the mean and its weight in place of what it has sent."""
+    content: dict[str, Any] = dict(reply.content)
+    ((metrics, said),) = compat.records_in(reply.content, MetricRecord).items()
+    content[metrics] = MetricRecord({**said, weighted_by: max(round(weight), 1)})
+    reply.content = RecordDict({**content, key: compat.make_record(dict(record))})
+    return reply
+
+
+def error_of(message: Message, reason: str) -> Message:
+    """Return an error reply to a message."""
+    code = compat.ErrorCode.MOD_FAILED_PRECONDITION
+    return compat.error_reply(message.metadata, code, reason)
