@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from fedsz.transport.node import StateFolder
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -51,7 +50,7 @@ from fedsz.privacy.plans import layout_digest
 from fedsz.privacy.quantizer import TokenPlan
 from fedsz.privacy.ring_noise import NoisedPlan
 from fedsz.privacy.server import Stage
-from fedsz.transport.node import Node
+from fedsz.transport.node import Node, StateFolder
 from tests.secure_rounds import Round
 
 CELL = "SSN 078-05-1120"
