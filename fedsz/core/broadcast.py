@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from fedsz.arrays import NDArray, octets
+from fedsz.arrays import Layout, NDArray, octets
 from fedsz.bounds import ErrorBound
 from fedsz.core.decode import arrays_of, differences
 from fedsz.core.encode import compress_measured
@@ -24,7 +24,7 @@ from fedsz.core.grid import common_spacings, place, place_initial
 from fedsz.core.partition import is_lossy
 from fedsz.core.reference import Reference, bounds_of_step, energies
 from fedsz.core.settings import DELTA, EXACT, Settings
-from fedsz.stream import Reader
+from fedsz.stream import Limits, Reader
 
 # A model that clients do not have yet goes as finely as 8 bits a weight: clients that start from
 # trained weights would lose them at the bounds that deltas do with.
@@ -159,7 +159,7 @@ class Broadcast:
             model, self._settings, before, bounds=rest, spacings=spacings
         )
         if report.lossy:  # tensors off the grid, such as those in half precision
-            model = arrays_of(Reader(stream), before)
+            model = arrays_of(_reader(stream, model), before)
         reference = Reference(model)
         if before is None:
             self._units, self._deltas = spacings, []
@@ -234,7 +234,7 @@ class Broadcast:
         model = {name: self.reference.arrays[name] for name in self._units}
         deltas = self._deltas[len(self._deltas) - lag - 1 :]
         for delta in reversed(deltas):
-            moved = dict(differences(Reader(delta.stream), delta.spacings))
+            moved = dict(differences(_reader(delta.stream, self.reference.arrays), delta.spacings))
             # Of a tensor that went without loss, where its points hardly save anything, the model
             # before is not known.
             model = {name: x - moved[name] for name, x in model.items() if name in moved}
@@ -273,6 +273,11 @@ class Broadcast:
         self._units, self._deltas = dict(state.units), list(state.deltas)
         self._streams = {b"": state.key_frame} if state.key_frame else {}
         self._settings = _lossless(settings)
+
+
+def _reader(stream: bytes, model: Mapping[str, NDArray]) -> Reader:
+    """Return a reader of a stream that this server has made of a model like this one."""
+    return Reader(stream, Limits.of_model(Layout.of(model)))
 
 
 def _lossless(settings: Settings) -> Settings:

@@ -111,8 +111,10 @@ class ClientSession:
             return before
         model = start = self._starting_from(key, base, before) if base else None
         if stream or model is None:
-            known = Layout.of(before.arrays) if base and before is not None else None
-            reader = Reader(stream, self._limits.of_known(known) if known else self._limits)
+            known = (
+                self._limits if start is None else self._limits.of_known(Layout.of(start.arrays))
+            )
+            reader = Reader(stream, known)
             self._limits = self._limits.less(reader.header.decoded_bytes)
             model = Reference(arrays_of(reader, start))
         if wanted:
