@@ -65,6 +65,11 @@ def as_array(name: str, value: Any) -> NDArray:
     if torch is not None and isinstance(value, torch.Tensor):
         x = _from_torch(name, value)
     elif isinstance(value, np.ndarray | np.generic):
+        if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
+            # Such as a mask, or a unit, which would be lost.
+            kind = type(value).__name__
+            what = "pass its elements, as by numpy.asarray, if no more is meant"
+            raise ConfigError(f"state_dict[{name!r}] is a {kind}, more than an array: {what}")
         x = np.asarray(value)
     else:
         kind = type(value).__name__
@@ -124,8 +129,13 @@ def as_tensor(x: NDArray) -> torch.Tensor:
 def _from_torch(name: str, tensor: torch.Tensor) -> NDArray:
     import torch
 
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+    lazy = torch.nn.parameter.is_lazy(tensor)
+    if lazy or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise ConfigError(f"state_dict[{name!r}] is not a dense tensor with values")
+    # Those that wrap other tensors: masked, nested, distributed.
+    if tensor.is_nested or type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        kind = type(tensor).__name__
+        raise ConfigError(f"state_dict[{name!r}] is a {kind}, more than one dense tensor")
     dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     dtype_name = str(dense.dtype).removeprefix("torch.")
     try:

@@ -616,3 +616,22 @@ def test_a_client_that_knows_the_model_takes_deltas_of_as_many_tensors(
     FedAvg(fraction_evaluate=0).start(grid, record_of(start), num_rounds=2)
 
     assert grid.take_traffic().failures == []
+
+
+@STRATEGIES
+@pytest.mark.parametrize(("dtype", "size"), [("f4", 1e24), ("f4", 1e37), ("f8", 1e300)])
+def test_weights_whose_squares_are_beyond_all_floats_are_finite(
+    strategy: type[FedAvg], dtype: str, size: float
+) -> None:
+    rng = np.random.default_rng(0)
+    start = {"w": (rng.uniform(0.5, 1, (80, 90)) * size).astype(dtype)}
+
+    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        return {"w": (model["w"] * (1 - 0.01 * client)).astype(dtype)}, {"num-examples": 1}
+
+    grid = grid_of(app_of(train), 2)
+    result = strategy(fraction_evaluate=0).start(grid, record_of(start), num_rounds=1)
+
+    assert grid.take_traffic().failures == []
+    trained = to_arrays(result.arrays)["w"] / size
+    assert np.allclose(trained, 0.995 * start["w"] / size, rtol=1e-3)

@@ -84,6 +84,21 @@ class Term(NamedTuple):
     start: NDArray | None
     onto: NDArray | None
 
+    def norm(self) -> float:
+        """Return the Euclidean norm of the step, also of one whose squares are beyond all floats.
+
+        It is not finite where an element of the step is not, or is beyond the tensor's dtype.
+        """
+        step = np.zeros(self.shape, sum_dtype(self.dtype))
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.values.add(step, 1.0)
+            if self.start is not None:
+                add_scaled(self.start, -1.0, step)
+        largest = float(np.abs(step).max(initial=0.0))
+        if not 0 < largest < math.inf:
+            return largest
+        return largest * float(np.linalg.norm((step / largest).reshape(-1)))
+
     def array(self, scale: float = 1.0) -> NDArray:
         """Return the tensor with ``scale`` times its step put onto the server's.
 
@@ -221,8 +236,11 @@ class Update:
     def measured(self, terms: list[Term] | None = None) -> Update:
         """Return the same with the norm of its step, which takes decoding all of it once."""
         found = self.terms() if terms is None else terms
-        total = sum(term.values.energy for term in found if term.dtype.kind not in "iub")
-        return replace(self, norm=math.sqrt(total) if total >= 0 else math.nan)
+        floats = [term for term in found if term.dtype.kind not in "iub"]
+        total = sum(term.values.energy for term in floats)
+        if math.isfinite(total):
+            return replace(self, norm=math.sqrt(total))
+        return replace(self, norm=math.hypot(*(term.norm() for term in floats)))
 
     def arrays(self, terms: list[Term] | None = None) -> dict[str, NDArray]:
         """Return all arrays, the step times `scale` put onto the server's model, as sent in order.
