@@ -29,7 +29,8 @@ from fedsz.control.controller import Controller
 from fedsz.control.record import ClientRecord, RoundRecord
 from fedsz.core.settings import DEFAULT
 from fedsz.errors import TooFewReplies
-from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg, state_dict_of
+from fedsz.flower import record_of as record_of_state
 from fedsz.flower.strategy import streamed
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.stream import format as stream_format
@@ -635,3 +636,29 @@ def test_weights_whose_squares_are_beyond_all_floats_are_finite(
     assert grid.take_traffic().failures == []
     trained = to_arrays(result.arrays)["w"] / size
     assert np.allclose(trained, 0.995 * start["w"] / size, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float32", "int64"])
+def test_a_state_dict_of_any_dtype_crosses_a_flower_app(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    dtype = getattr(torch, name)
+    values = torch.linspace(-2, 2, 6000).reshape(60, 100)
+    start = {"w": values.to(dtype), "n": torch.tensor(7)}
+    app = ClientApp(mods=[FedSZMod()])
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        state = state_dict_of(message.content["arrays"])
+        assert state["w"].dtype == dtype
+        trained = {"w": (state["w"].float() * 2).to(dtype), "n": state["n"] + 1}
+        content = {"arrays": record_of_state(trained), "m": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    grid = grid_of(app, 2, error_bound=1e-3)
+    result = StreamingFedAvg(fraction_evaluate=0).start(grid, record_of_state(start), num_rounds=1)
+
+    trained = state_dict_of(result.arrays)
+    assert list(trained) == ["w", "n"]
+    assert (trained["w"].dtype, trained["n"].item()) == (dtype, 8)
+    wanted = (start["w"].float() * 2).to(dtype).float()
+    assert torch.allclose(trained["w"].float(), wanted, atol=0.3, rtol=0.1)

@@ -28,6 +28,7 @@ with explained():
     from fedsz.flower.grid import FedSZGrid, compressed
     from fedsz.flower.liveness import Deadlines
     from fedsz.flower.mod import FedSZMod
+    from fedsz.flower.records import record_of, state_dict_of
     from fedsz.flower.rules import Rules
     from fedsz.flower.strategy import StreamingFedAvg
     from fedsz.transport.grpc_client import run_client
@@ -55,7 +56,9 @@ __all__ = [
     "compressed",
     "make_client_app",
     "make_server_app",
+    "record_of",
     "run_client",
+    "state_dict_of",
 ]
 
 

@@ -14,12 +14,24 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedsz.arrays import DTYPE_IDS, DTYPE_NAMES, Layout, NDArray, cast, chunks, is_shape, raw
+from fedsz.arrays import (
+    DTYPE_IDS,
+    DTYPE_NAMES,
+    Layout,
+    NDArray,
+    StateDict,
+    as_arrays,
+    as_tensor,
+    cast,
+    chunks,
+    is_shape,
+    raw,
+)
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.flower_compat import make_array, make_config, make_content, make_record, records_in
 
@@ -81,6 +93,34 @@ def _header_of(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
 def to_record(arrays: dict[str, NDArray]) -> ArrayRecord:
     """Return a plain ArrayRecord of ``arrays``, which is emptied on the way to save memory."""
     return make_record({name: to_array(arrays.pop(name)) for name in list(arrays)})
+
+
+def record_of(state_dict: StateDict) -> ArrayRecord:
+    """Return the ArrayRecord of a state_dict, of torch tensors or numpy arrays.
+
+    As ``ArrayRecord(state_dict)``, and for bfloat16 and float8 too, whose bits it carries under the
+    dtype's name; `state_dict_of` is its inverse. Flower's own strategies do not add these up:
+    `StreamingFedAvg` does.
+
+    Raises:
+        ConfigError: a tensor is no dense array, or of a dtype that streams do not have.
+    """
+    return to_record(as_arrays(state_dict))
+
+
+def state_dict_of(record: ArrayRecord, *, as_numpy: bool = False) -> dict[str, Any]:
+    """Return the state_dict in an ArrayRecord, in its order; each tensor owns its memory.
+
+    Args:
+        record: plain, as apps see it.
+        as_numpy: return numpy arrays, by ml_dtypes where numpy lacks the dtype; needs no torch.
+
+    Raises:
+        ConfigError: an array is serialised in a way that is not numpy's.
+        CorruptStream: the bytes of one are not an array.
+    """
+    arrays = {name: from_array(name, array).copy() for name, array in record.items()}
+    return arrays if as_numpy else {name: as_tensor(x) for name, x in arrays.items()}
 
 
 def from_array(name: str, array: Array) -> NDArray:
