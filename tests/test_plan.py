@@ -291,7 +291,7 @@ def test_options_that_a_sweep_refuses(option: str, value: object, says: str) -> 
     [
         ({"a": {"codce": "raw"}}, r"\[ways.a\]: no option 'codce' .did you mean 'codec'"),
         ({"a": "detla"}, r"\[ways.a\]: no scheme 'detla'"),
-        ({"a": {"rounds": 0}}, r"\[ways.a\]: rounds must lie in"),
+        ({"a": {"rounds": 0}}, r"\[ways.a\]: rounds must be a whole number from 1"),
         ({"a": 3}, r"\[ways.a\]: a way is a scheme or a table of options, got 3"),
     ],
 )

@@ -104,6 +104,13 @@ def record_of(state_dict: StateDict) -> ArrayRecord:
 
     Raises:
         ConfigError: a tensor is no dense array, or of a dtype that streams do not have.
+
+    Examples:
+        >>> import ml_dtypes, numpy as np
+        >>> from fedsz.flower import record_of
+        >>> record = record_of({"w": np.ones(3, ml_dtypes.bfloat16)})
+        >>> record["w"].dtype
+        'bfloat16'
     """
     return to_record(as_arrays(state_dict))
 
@@ -118,6 +125,13 @@ def state_dict_of(record: ArrayRecord, *, as_numpy: bool = False) -> dict[str, A
     Raises:
         ConfigError: an array is serialised in a way that is not numpy's.
         CorruptStream: the bytes of one are not an array.
+
+    Examples:
+        >>> import ml_dtypes, numpy as np
+        >>> from fedsz.flower import record_of, state_dict_of
+        >>> record = record_of({"w": np.ones(3, ml_dtypes.bfloat16)})
+        >>> state_dict_of(record, as_numpy=True)["w"].dtype.name
+        'bfloat16'
     """
     arrays = {name: from_array(name, array).copy() for name, array in record.items()}
     return arrays if as_numpy else {name: as_tensor(x) for name, x in arrays.items()}

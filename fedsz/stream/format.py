@@ -57,7 +57,7 @@ class Limits:
         >>> blob = fedsz.compress({"weight": np.zeros(1000, np.float32)})
         >>> fedsz.decompress(blob, limits=fedsz.Limits(decoded_bytes=100, expansion=0))
         Traceback (most recent call last):
-        fedsz.errors.LimitExceeded: tensors of 4000 bytes; limit 100 (at byte 20)
+        fedsz.errors.LimitExceeded: tensors of 4000 bytes; limit 100; see fedsz.Limits (at byte 20)
     """
 
     decoded_bytes: int = 1 << 30
@@ -211,7 +211,7 @@ def parse_header(stored: memoryview, limits: Limits, version: int, length: int) 
         if fault := _stream.header_fault(inflated, version, min(most, _MOST), min(allowed, _MOST)):
             kind, what = fault
             if _FAULTS[kind] is LimitExceeded:
-                what += "; fedsz.Limits allows more, for a stream that is trusted"
+                what += "; see fedsz.Limits"
             raise _FAULTS[kind](what, offset=PREFIX)
         return _read.decode(inflated)
     except (zlib.error, msgspec.DecodeError) as err:
