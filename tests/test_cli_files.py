@@ -62,6 +62,87 @@ def test_a_checkpoint_with_more_than_the_model(model: Path) -> None:
         assert len(fedsz.inspect(model.with_suffix(".fsz").read_bytes()).tensors) == len(state)
 
 
+def test_a_checkpoint_whose_state_dict_has_another_name(model: Path) -> None:
+    state = torch.load(model, weights_only=True)
+    checkpoint = model.with_suffix(".ckpt")
+    torch.save({"epoch": 3, "net": state, "ema": {"model.0": state, "decay": 0.9}}, checkpoint)
+
+    for key in ("net", "ema.model.0"):
+        assert call("compress", checkpoint, "--key", key, "--force").returncode == 0
+        info = fedsz.inspect(checkpoint.with_suffix(".fsz").read_bytes())
+        assert [tensor.name for tensor in info.tensors] == list(state)
+    says = refuse("compress", checkpoint, "--force")
+    holds = "epoch (int), net (OrderedDict), ema (dict)"
+    assert says == f"{checkpoint} holds {holds}: name the state_dict by --key"
+    says = refuse("compress", checkpoint, "--key", "model_state", "--force")
+    assert says == f"--key model_state: {checkpoint} has no 'model_state', but {holds}"
+    says = refuse("compress", checkpoint, "--key", "ema.net.x", "--force")
+    has = "model.0 (OrderedDict), decay (float)"
+    assert says == f"--key ema.net.x: {checkpoint} at 'ema' has no 'net', but {has}"
+    says = refuse("compress", checkpoint, "--key", "epoch", "--force")
+    assert says == f"{checkpoint} holds a int under 'epoch', not a state_dict"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model in two shards, as Transformers saves it."""
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "tiny-0.5B"
+    folder.mkdir()
+    shards = {"model-1.safetensors": ("a", "c"), "model-2.safetensors": ("b",)}
+    for file, names in shards.items():
+        tensors = {
+            name: torch.full((40, 50), float(ord(name)), dtype=torch.bfloat16) for name in names
+        }
+        save_file(tensors, folder / file, {"format": "pt"})
+    weight_map = {name: file for file, names in shards.items() for name in names}
+    index = {"metadata": {"total_size": 12_000}, "weight_map": dict(sorted(weight_map.items()))}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_a_hugging_face_folder_is_one_state_dict(folder: Path) -> None:
+    from safetensors import safe_open
+
+    index, stream = folder / "model.safetensors.index.json", folder.with_name("tiny-0.5B.fsz")
+    assert call("compress", folder).returncode == 0
+    assert call("compress", index).returncode == 0
+    assert stream.read_bytes() == (folder / "model.fsz").read_bytes()
+    assert [t.name for t in fedsz.inspect(stream.read_bytes()).tensors] == ["a", "b", "c"]
+
+    back = folder / "back.safetensors"
+    assert call("decompress", stream, "-o", back).returncode == 0
+    with safe_open(back, framework="pt") as file:
+        assert file.metadata() == {"format": "pt"}  # without which Transformers refuses it
+        assert float(file.get_tensor("c")[0, 0]) == 99
+    assert f"{folder}: a folder has one" not in call("compress", folder, "--force").stderr
+    index.unlink()
+    says = refuse("compress", folder, "--force")
+    files = "back.safetensors, model-1.safetensors, model-2.safetensors"
+    assert says == f"{folder}: a folder has one model in .safetensors files; here: {files}"
+    for file in files.split(", ")[1:]:
+        (folder / file).unlink()
+    assert call("compress", folder, "--force").returncode == 0
+
+
+def test_shards_that_are_not_as_their_index_says(folder: Path) -> None:
+    index = folder / "model.safetensors.index.json"
+    whole = json.loads(index.read_text())
+    bad: dict[str, Any] = {"a path": {"a": "../x.safetensors"}, "no file": {"a": 3}, "a list": []}
+    for weight_map in bad.values():
+        index.write_text(json.dumps({"weight_map": weight_map}))
+        says = refuse("compress", folder)
+        assert says == f"{index} is no index of shards: a weight_map of tensors to files"
+    index.write_text(json.dumps({"weight_map": whole["weight_map"] | {"d": "model-2.safetensors"}}))
+    says = "model.safetensors.index.json and model-2.safetensors differ: the shard lacks 'd'"
+    assert refuse("compress", folder) == says
+    index.write_text(json.dumps(whole))
+    (folder / "model-2.safetensors").unlink()
+    assert "model-2.safetensors" in refuse("compress", folder)
+
+
 def test_numpy_files_there_and_back_without_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json as json_text
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
@@ -21,9 +22,13 @@ from fedsz.training.options import COMPRESS, RunConfig
 if TYPE_CHECKING:
     from fedsz.arrays import NDArray
 
-SUFFIXES: Final = (".pt", ".pth", ".bin", ".safetensors", ".npz")
+SUFFIXES: Final = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npz")
+INDEX: Final = ".safetensors.index.json"  # how the name of an index of shards ends
 # Under which checkpoints have the model beside other things.
 MODEL_KEYS: Final = ("state_dict", "model_state_dict", "model")
+# Transformers refuses a .safetensors file that does not name its framework.
+METADATA: Final = {"format": "pt"}
+SHOWN: Final = 8  # names in an error
 
 
 @click.command(COMPRESS, cls=Command)
@@ -32,19 +37,29 @@ MODEL_KEYS: Final = ("state_dict", "model_state_dict", "model")
 @click.option(
     "--output", "-o", type=PATH, help="Stream to write, of one file; MODEL.fsz by default."
 )
+@click.option(
+    "--key", default="", help="Where the state_dict is in a checkpoint, such as net or ema.model."
+)
 @force_option
 @json_option
 def compress(
-    config: RunConfig, *, models: tuple[Path, ...], output: Path | None, force: bool, json: bool
+    config: RunConfig,
+    *,
+    models: tuple[Path, ...],
+    output: Path | None,
+    key: str,
+    force: bool,
+    json: bool,
 ) -> None:
     """Compress files of weights within an error bound.
 
-    MODELS are files of weights: .pt, .safetensors or .npz.
+    MODELS are files of weights: .pt, .ckpt, .safetensors or .npz; or folders of a Hugging Face
+    model, or the .safetensors.index.json of its shards.
     """
     from fedsz.core.encode import compress_measured
     from fedsz.whole_files import write_whole
 
-    targets = [model.with_suffix(".fsz") for model in models]
+    targets = [_stream_of(model) for model in models]
     if output:
         if len(models) > 1:
             raise ConfigError(f"--output names one stream; there are {len(models)} files")
@@ -54,7 +69,9 @@ def compress(
             raise ConfigError(f"{models[targets.index(target)]} and {models[i]} would be {target}")
         check_free(target, force=force)
     for model, target in zip(models, targets, strict=True):
-        stream, report = compress_measured(read_state_dict(model), config.compression.require())
+        stream, report = compress_measured(
+            read_state_dict(model, key), config.compression.require()
+        )
         write_whole(target, stream)
         if json:
             print_json({"output": str(target), **vars(report)})
@@ -134,26 +151,122 @@ def check_free(path: Path, *, force: bool) -> None:
         raise ConfigError(f"{path} exists; --force writes over it")
 
 
-def read_state_dict(path: Path) -> Mapping[str, Any]:
-    """Return the state_dict in a file of tensors; a ``.pt`` is read with ``weights_only=True``.
+def read_state_dict(path: Path, key: str = "") -> Mapping[str, Any]:
+    """Return the state_dict in a file of tensors, or in a folder or index of shards.
+
+    A ``.pt`` is read with ``weights_only=True``.
+
+    Args:
+        path: a file with one of `SUFFIXES`, a folder with one model in .safetensors files, or the
+            ``.safetensors.index.json`` of its shards.
+        key: where in the file the state_dict is, such as ``"net"`` or ``"ema.model"``; "" for the
+            top, or one of `MODEL_KEYS`.
 
     Raises:
         ConfigError: it cannot be read, is of another kind, or holds no state_dict.
     """
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"{path}: a state_dict is a file in {', '.join(SUFFIXES)}")
+    if path.is_dir():
+        path = _model_in(path)
+    if path.suffix not in SUFFIXES and not path.name.endswith(INDEX):
+        raise ConfigError(f"{path}: a state_dict is a folder or a file in {', '.join(SUFFIXES)}")
     from fedsz.safetensors_file import read_safetensors
 
-    readers = {".safetensors": read_safetensors, ".npz": _read_numpy}
+    readers = {".safetensors": read_safetensors, ".npz": _read_numpy, ".json": _read_shards}
     read: Callable[[Path], Any] = readers.get(path.suffix, _read_torch)
     with cannot(f"read {path}"):
         state = read(path)
-    for key in MODEL_KEYS:
-        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
-            state = state[key]
+    if key:
+        state = _value_at(state, key, path)
+    else:
+        for name in MODEL_KEYS:
+            if isinstance(state, Mapping) and isinstance(state.get(name), Mapping):
+                state = state[name]
     if not isinstance(state, Mapping):
-        raise ConfigError(f"{path} holds a {type(state).__name__}, not a state_dict")
+        where = f" under {key!r}" if key else ""
+        raise ConfigError(f"{path} holds a {type(state).__name__}{where}, not a state_dict")
+    if any(isinstance(value, Mapping) for value in state.values()):
+        where = f" under {key!r}" if key else ""
+        raise ConfigError(f"{path} holds{where} {_names(state)}: name the state_dict by --key")
     return state
+
+
+def _stream_of(model: Path) -> Path:
+    """Return the file beside a model that its stream is written to by default."""
+    if model.is_dir():  # the name of a folder may have dots
+        folder = model.resolve() if model.name in ("", "..") else model
+        return folder.with_name(f"{folder.name}.fsz")
+    if model.name.endswith(INDEX):
+        return model.with_name(f"{model.name.removesuffix(INDEX)}.fsz")
+    return model.with_suffix(".fsz")
+
+
+def _model_in(folder: Path) -> Path:
+    """Return the index of shards in a folder, or else its one .safetensors file."""
+    for suffix in (INDEX, ".safetensors"):
+        found = sorted(folder.glob(f"*{suffix}"))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            break
+    names = ", ".join(path.name for path in found[:SHOWN]) or "none"
+    raise ConfigError(f"{folder}: a folder has one model in .safetensors files; here: {names}")
+
+
+def _read_shards(index: Path) -> dict[str, NDArray]:
+    """Return the tensors that an index of shards names, in its order.
+
+    Raises:
+        ConfigError: it is no such index, or the shards beside it have other tensors.
+    """
+    from fedsz.safetensors_file import read_safetensors
+
+    try:
+        shard_of = json_text.loads(index.read_bytes())["weight_map"]
+        shards = sorted(set(shard_of.values()))
+        # Each is a file of the folder: no path leads out of it.
+        is_index = all(
+            Path(shard).name == shard and shard.endswith(".safetensors") and shard.isprintable()
+            for shard in shards
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        is_index = False
+    if not is_index:
+        raise ConfigError(f"{index} is no index of shards: a weight_map of tensors to files")
+    tensors: dict[str, NDArray] = {}
+    for shard in shards:
+        found = read_safetensors(index.with_name(shard))
+        named = {name for name, file in shard_of.items() if file == shard}
+        if differing := sorted(named ^ found.keys()):
+            lacks = "lacks" if differing[0] in named else "has"
+            raise ConfigError(
+                f"{index.name} and {shard} differ: the shard {lacks} {differing[0]!r}"
+            )
+        tensors |= found
+    return {name: tensors[name] for name in shard_of}
+
+
+def _value_at(state: Any, key: str, path: Path) -> Any:
+    """Return what a checkpoint has at a dotted path; a key may have dots itself."""
+    value, rest = state, key
+    while rest:
+        parts = rest.split(".")
+        heads = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+        names = value if isinstance(value, Mapping) else {}
+        head = next((head for head in heads if head in names), None)
+        if head is None:
+            where = f"{path} at {key.removesuffix(rest).rstrip('.')!r}" if rest != key else path
+            raise ConfigError(f"--key {key}: {where} has no {parts[0]!r}, but {_names(value)}")
+        value, rest = value[head], rest[len(head) + 1 :]
+    return value
+
+
+def _names(value: Any) -> str:
+    """Return the names in a part of a checkpoint with their types, for an error."""
+    if not isinstance(value, Mapping):
+        return f"a {type(value).__name__}"
+    shown = [f"{name} ({type(x).__name__})" for name, x in list(value.items())[:SHOWN]]
+    more = len(value) - len(shown)
+    return (", ".join(shown) or "nothing") + (f" and {more} more" if more else "")
 
 
 def write_state_dict(path: Path, state: dict[str, NDArray]) -> None:
@@ -185,7 +298,7 @@ def write_state_dict(path: Path, state: dict[str, NDArray]) -> None:
         from safetensors.numpy import save
 
         try:
-            buffer.write(save(state))
+            buffer.write(save(state, METADATA))
         except SafetensorError as err:
             raise ConfigError(f"{path}: safetensors cannot hold it: {err}") from err
     else:
