@@ -35,6 +35,7 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.clientapp import ClientApp
 
 # What Flower's own server calls itself in the metadata of its messages; codes of error replies.
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
@@ -145,6 +146,24 @@ def records_in(content: RecordDict, kind: type[T]) -> dict[str, T]:
     until the garbage collector comes by.
     """
     return {key: record for key, record in data_of(content).items() if isinstance(record, kind)}
+
+
+def is_legacy(app: ClientApp) -> bool:
+    """Say whether an app is made of a ``client_fn``, whose messages have other keys."""
+    return app._call is not None
+
+
+def mods_of(app: ClientApp, kind: str) -> list[Any]:
+    """Return the mods that a message of a kind passes, the first one first.
+
+    Flower wraps them around each handler, in functions of these two free variables.
+    """
+    call: Any = app._call or app._registered_funcs.get(f"{kind}.default")
+    mods = []
+    while getattr(getattr(call, "__code__", None), "co_freevars", ()) == ("_ffn", "_mod"):
+        call, mod = (cell.cell_contents for cell in call.__closure__)
+        mods.append(mod)
+    return mods
 
 
 def new_message_id() -> str:

@@ -182,6 +182,7 @@ COMMANDS: Final = {
     "run": "flower",
     "dashboard .": "flower",
     "decisions .": "flower",
+    "check m:app --initial m:initial": "flower",
     "compress m.pt": "train",
     "sweep": "report",
     "bench --model cnn": "report",

@@ -19,7 +19,7 @@ import click
 
 from fedsz import extras, system
 from fedsz.child_process import PATIENCE
-from fedsz.cli import bench, codecs, files, keys, report, runs, sweep
+from fedsz.cli import bench, check, codecs, files, keys, report, runs, sweep
 from fedsz.cli.options import PREFIX, SERVICE
 from fedsz.cli.output import COMMAND, close_stdout, log_errors, set_up_logs, warn
 from fedsz.errors import FedszError
@@ -62,7 +62,7 @@ def app(context: click.Context, *, verbose: bool, log_json: bool, end_with_stdin
 for command in (
     *(runs.run, runs.server, runs.client, sweep.sweep, bench.bench, bench.advise, report.report),
     *(files.compress, files.decompress, files.inspect, codecs.codecs, codecs.methods),
-    *(runs.decisions, runs.dashboard, report.paper, keys.keys),
+    *(check.check, runs.decisions, runs.dashboard, report.paper, keys.keys),
 ):
     app.add_command(command)
 COMMANDS: Final = tuple(app.commands)

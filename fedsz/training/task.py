@@ -190,7 +190,8 @@ def load_task(config: RunConfig) -> LoadedTask:
     if not (colon and module and name):
         have = ", ".join(BUILT_IN)
         raise ConfigError(f"no task {config.task!r}; have {have}, and module:Class of your own")
-    found = _find(module, name, config.task)
+    own = is_own_task(config.task)
+    found = find_object(module, name, f"task {config.task!r}", own=own)
     task = _made(found, config) if isinstance(found, type) or not _methods(found) else found
     _check(task, config.task)
     return LoadedTask(config.task, task, config.seed)
@@ -224,23 +225,34 @@ def require_plain(dataset: str) -> None:
         raise ConfigError(f"no data set {dataset!r}: a name has letters, digits, and any of _.+-")
 
 
-def _find(module: str, name: str, task: str) -> Any:
+def find_object(module: str, name: str, what: str, *, own: bool = True) -> Any:
+    """Return what a module calls ``name``.
+
+    Args:
+        module: is imported.
+        name: of an object in it.
+        what: stands before the text of an error.
+        own: whether the module may lie in the current folder.
+
+    Raises:
+        ConfigError: there is no such module or name, or the module cannot be imported.
+    """
     folder = str(Path.cwd())
     # Fedsz looks there by itself for nothing: anybody's numpy.py may lie in a folder.
-    if is_own_task(task) and folder not in sys.path:
+    if own and folder not in sys.path:
         sys.path.insert(0, folder)
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as err:
         if err.name is None or not f"{module}.".startswith(f"{err.name}."):
-            raise ConfigError(f"task {task!r}: cannot import {module}: {_told(err)}") from err
+            raise ConfigError(f"{what}: cannot import {module}: {_told(err)}") from err
         where = f"in {folder} or among the installed packages"
-        raise ConfigError(f"task {task!r}: no module {err.name!r} {where}") from None
+        raise ConfigError(f"{what}: no module {err.name!r} {where}") from None
     except Exception as err:
-        raise ConfigError(f"task {task!r}: cannot import {module}: {_told(err)}") from err
+        raise ConfigError(f"{what}: cannot import {module}: {_told(err)}") from err
     if not hasattr(found, name):
         hint = did_you_mean(name, vars(found))
-        raise ConfigError(f"task {task!r}: module {module} has no {name!r}{hint}")
+        raise ConfigError(f"{what}: module {module} has no {name!r}{hint}")
     return getattr(found, name)
 
 
