@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod, message_size_mod
 
 from fedsz.flower import FedSZMod
+from tests import flower_apps
 from tests.flower_legacy import legacy_app
 
 Arrays = dict[str, np.ndarray]
@@ -27,13 +28,11 @@ def initial() -> Arrays:
     }
 
 
-def digits() -> Arrays:
-    from tests.flower_apps import initial as weights
-
-    return {str(i): x for i, x in enumerate(weights(0))}
+def digits() -> list[np.ndarray]:
+    return flower_apps.initial(0)
 
 
-def _moved(arrays: Arrays) -> Arrays:
+def moved(arrays: Arrays) -> Arrays:
     rng = np.random.default_rng(1)
     return {
         name: x + rng.normal(0, 1e-2, x.shape).astype(x.dtype) if x.dtype.kind == "f" else x + 1
@@ -51,7 +50,7 @@ def made(
     @app.train(mods=list(own))
     def train(message: Message, context: Context) -> Message:
         arrays = {name: x.numpy() for name, x in message.content["arrays"].items()}
-        changed = change(_moved(arrays), context)
+        changed = change(moved(arrays), context)
         if not isinstance(changed, ArrayRecord):
             changed = ArrayRecord({name: Array(np.asarray(x)) for name, x in changed.items()})
         content = {"arrays": changed, "metrics": MetricRecord({"num-examples": 8})}
@@ -71,6 +70,11 @@ def _renamed(arrays: Arrays, _: Context) -> Arrays:
 def _stateful(arrays: Arrays, context: Context) -> Arrays:
     if "head" not in context.state:
         context.state["head"] = ArrayRecord({"w": Array(arrays["head.weight"])})
+    return arrays
+
+
+def _listing(arrays: Arrays, context: Context) -> Arrays:
+    assert not context.state.array_records
     return arrays
 
 
@@ -102,7 +106,10 @@ configured = made(_configured)
 part = made(_without_head)
 renamed = made(_renamed)
 stateful = made(_stateful, [FedSZMod()])
+listing = made(_listing)
 emptying = made(_emptying, [FedSZMod()])
+silent = ClientApp()
+silent.train()(lambda message, context: None)
 text = made(_with_text)
 failing = made(_failing)
 diverging = made(lambda arrays, _: {n: x * np.float32(np.nan) for n, x in arrays.items()})

@@ -49,7 +49,13 @@ def test_an_app_that_is_fine() -> None:
         ("part", NOTE, "the reply has 4 of 5 tensors, not head.weight; if clients differ"),
         ("renamed", NOTE, "the reply renames tensors: it lacks conv.weight, conv.bias,"),
         ("renamed", NOTE, "3 exact, the model has no such tensor: module.conv.weight,"),
-        ("stateful", NOTE, "the app reads and writes context.state: it has the app's own"),
+        ("stateful", NOTE, "the app reads context.state: it has the app's own"),
+        ("listing", NOTE, "the app reads context.state: it has the app's own"),
+        (
+            "silent",
+            FAILS,
+            "the app fails without FedSZGrid: TypeError: the ClientApp returned",
+        ),
         ("emptying", NOTE, "the app empties and reads context.state: it has the app's own"),
         ("text", NOTE, "arrays that pass unchanged, by their dtype: label (<U1)"),
         ("text", NOTE, "'head.weight' is float64 in the reply and float32 in the model"),
@@ -111,6 +117,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     initial_ = ("--initial", f"{module}:initial")
     assert refuse("check", "nowhere", *initial_) == "app 'nowhere' is not MODULE:NAME"
     assert "module tests.checked_apps has no 'fin'" in refuse("check", f"{module}:fin", *initial_)
+    says = refuse("check", f"{module}:fine", "--initial", f"{module}:moved")
+    assert says.startswith("--initial 'tests.checked_apps:moved', called without arguments: Type")
     says = "the app is a function, not a ClientApp"
     assert refuse("check", f"{module}:made", *initial_) == says
     says = refuse("check", f"{module}:fine", *initial_, "--run-config", "lr")

@@ -179,7 +179,7 @@ BAD = {
     "no value": (["client", "--task"], "'--task' requires an argument"),
     "no file": (["compress", "none.pt"], "cannot read none.pt: No such file"),
     "no stream": (["inspect", "none.fsz"], "cannot read none.fsz: No such file"),
-    "suffix": (["compress", "model.h5"], "a state_dict is a file in .pt"),
+    "suffix": (["compress", "model.h5"], "a state_dict is a folder or a file in .pt"),
 }
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import tomllib
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from fedsz.cli.files import read_state_dict
 from fedsz.cli.output import say
 from fedsz.errors import ConfigError, cannot
+from fedsz.formatting import one_line
+
+if TYPE_CHECKING:
+    from fedsz.arrays import NDArray
 
 PROJECT: Final = Path("pyproject.toml")  # of a Flower app, with the defaults of its run config
 
@@ -21,8 +25,8 @@ PROJECT: Final = Path("pyproject.toml")  # of a Flower app, with the defaults of
 @click.option(
     "--initial",
     required=True,
-    help="The app's first model: a file of weights, or MODULE:FUNCTION that returns a state_dict"
-    " or a module.",
+    help="The app's first model: a file of weights, or MODULE:NAME of a function or class that"
+    " makes a state_dict, a list of arrays or a PyTorch module.",
 )
 @click.option("--run-config", default="", help='As of flwr run, such as "lr=0.1 batch-size=8".')
 @click.option(
@@ -37,20 +41,13 @@ def check(app: str, *, initial: str, run_config: str, node_config: str) -> None:
     APP is MODULE:APP, a ClientApp. Each line says what the app will meet; the exit code is 1 if
     something fails. Config values of pyproject.toml in this folder are used.
     """
-    from fedsz.arrays import as_arrays
     from fedsz.flower import check as dry
-    from fedsz.training.model_state import arrays_of
 
-    found = _found(app, "app")
-    if ":" in initial:
-        made = _found(initial, "--initial")
-        model = arrays_of(made() if callable(made) else made)
-    else:
-        model = as_arrays(read_state_dict(Path(initial)))
-    values = _project_config() | _values(run_config)
+    found, model = _found(app, "app"), _initial(initial)
+    config = _project_config() | _values(run_config)
     logging.disable()  # what fails is a line of the report
     try:
-        findings = dry.check_app(found, model, _values(node_config), values)
+        findings = dry.check_app(found, model, _values(node_config), config)
     finally:
         logging.disable(logging.NOTSET)
     for finding in findings:
@@ -66,6 +63,24 @@ def _found(text: str, what: str) -> Any:
     if not (colon and module and name):
         raise ConfigError(f"{what} {text!r} is not MODULE:NAME")
     return find_object(module, name, f"{what} {text!r}")
+
+
+def _initial(text: str) -> dict[str, NDArray]:
+    """Return the first model; lists have the names that Flower's records give them."""
+    from fedsz.arrays import as_arrays
+    from fedsz.training.model_state import arrays_of
+
+    if ":" not in text:
+        return as_arrays(read_state_dict(Path(text)))
+    made = _found(text, "--initial")
+    try:
+        model = made() if callable(made) else made
+    except Exception as err:  # of the user's function
+        why = one_line(f"{type(err).__name__}: {err}")
+        raise ConfigError(f"--initial {text!r}, called without arguments: {why}") from err
+    if isinstance(model, list | tuple):
+        model = {str(i): x for i, x in enumerate(model)}
+    return arrays_of(model)
 
 
 def _values(text: str) -> dict[str, Any]:

@@ -56,6 +56,11 @@ class WatchedState(RecordDict):
         self.__dict__["_data"] = compat.data_of(state)
         self.__dict__["uses"] = set()
 
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("keys", "values", "items") or name.endswith("_records"):
+            self.__dict__["uses"].add("reads")
+        return super().__getattribute__(name)
+
     def __getitem__(self, key: str) -> Any:
         self.__dict__["uses"].add("reads")
         return super().__getitem__(key)
@@ -67,10 +72,6 @@ class WatchedState(RecordDict):
     def __contains__(self, key: object) -> bool:
         self.__dict__["uses"].add("reads")
         return super().__contains__(key)
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self.__dict__["uses"].add("writes")
-        super().__setitem__(key, value)
 
     def clear(self) -> None:
         """Remove all records."""
@@ -84,7 +85,7 @@ class WatchedApp(ClientApp):
     Attributes:
         request: the content of the message, as the server sent it.
         reply: the content of the reply, as the server receives it.
-        uses: what the app did with its Context's state: reads, writes, empties.
+        uses: what the app did with its Context's state: reads, empties.
         names: of the records in that state, after the reply.
     """
 
@@ -105,7 +106,7 @@ class WatchedApp(ClientApp):
             reply = self._mod(message, context, self._app)
         self.uses |= state.__dict__["uses"] | ({"empties"} if context.state is not state else set())
         self.names = list(compat.data_of(context.state))
-        if reply.has_content():
+        if isinstance(reply, Message) and reply.has_content():
             self.reply = reply.content
         return reply
 
