@@ -172,7 +172,8 @@ def test_compressing_needs_no_extra(tmp_path: Path) -> None:
     own = ["raw", "blosclz", "zstd", "zlib", "gzip", "xz", "exponents"]
     own += ["szx", "uniform", "fp16", "int8"]
     assert printed.split()[: len(own)] == own
-    assert (tmp_path / "back.safetensors").stat().st_size == source.stat().st_size
+    spare = (tmp_path / "back.safetensors").stat().st_size - source.stat().st_size
+    assert 0 <= spare <= 64  # who has written it
 
 
 COMMANDS: Final = {
@@ -287,13 +288,20 @@ def test_a_checkout_that_was_not_built_says_so_in_a_line(tmp_path: Path) -> None
         ROOT / "fedsz", tmp_path / "fedsz", ignore=shutil.ignore_patterns("*.so", "__pycache__")
     )
     says = "fedsz is not built here: run `make run` in the checkout, or `pip install .`"
-    for command, line in (
-        (("-c", "import fedsz; fedsz.compress"), f"fedsz.errors.MissingPackage: {says}"),
-        (("-c", "import fedsz.codecs"), f"fedsz.errors.MissingPackage: {says}"),
-        (("-m", "fedsz", "codecs"), f"fedsz: {says}"),
+    # An editable install, as this one may be, finds its native modules for any fedsz.
+    alone = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if isinstance(f, type)]; "
+    program = "import runpy; sys.argv[1:] = ['codecs']; runpy.run_module('fedsz', None, '__main__')"
+    for code, line in (
+        ("import fedsz; fedsz.compress", f"fedsz.errors.MissingPackage: {says}"),
+        ("import fedsz.codecs", f"fedsz.errors.MissingPackage: {says}"),
+        (program, f"fedsz: {says}"),
     ):
         done = subprocess.run(
-            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False
+            [sys.executable, "-c", alone + code],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.stderr.splitlines()[-1] == line
 
