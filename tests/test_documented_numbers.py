@@ -181,8 +181,8 @@ SENTENCES = [
     ),
     Sentence(
         SAVINGS,
-        "`step:1` loses N points, `step:1` with residuals that fade by `decay = 0.95` loses N, and"
-        " `step:4` loses N. With all of 64 clients, `step:4` loses N",
+        "`step:1` loses N points, `step:1` with `decay = 0.95` loses N, and `step:4` loses N. With all"
+        " of 64 clients, `step:4` loses N",
         rows.ablated,
     ),
     Sentence(
@@ -205,8 +205,7 @@ SENTENCES = [
     ),
     Sentence(
         SAVINGS,
-        "By the scores of these runs, the mean factor of its guard is N to N, and by those of the"
-        " uncompressed runs N to N",
+        "On these runs its mean factor is N to N, and on the uncompressed runs N to N",
         lambda: rows.guarded() + rows.guarded("raw"),
     ),
     Sentence(PAPER, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
