@@ -43,7 +43,6 @@ MARK = re.compile(r"Measured: .+; commit [0-9a-f]{7}; `.+`")
 SAVINGS, PAPER, CODECS = "docs/results/savings.md", "docs/results/paper.md", "docs/codecs.md"
 MEASUREMENTS, COMPARED = "docs/reference/measurements.md", "docs/results/methods.md"
 
-
 Recomputed = Callable[[Row], Sequence[float]]
 
 
@@ -181,8 +180,8 @@ SENTENCES = [
     ),
     Sentence(
         SAVINGS,
-        "`step:1` loses N points, `step:1` with `decay = 0.95` loses N, and `step:4` loses N. With all"
-        " of 64 clients, `step:4` loses N",
+        "`step:1` loses N points, `step:1` with `decay = 0.95` loses N, and `step:4` loses N."
+        " With all of 64 clients, `step:4` loses N",
         rows.ablated,
     ),
     Sentence(
