@@ -620,7 +620,7 @@ def test_a_client_that_knows_the_model_takes_deltas_of_as_many_tensors(
 
 
 @STRATEGIES
-@pytest.mark.parametrize(("dtype", "size"), [("f4", 1e24), ("f4", 1e37), ("f8", 1e300)])
+@pytest.mark.parametrize(("dtype", "size"), [("f4", 1e24), ("f4", 1e30), ("f8", 1e300)])
 def test_weights_whose_squares_are_beyond_all_floats_are_finite(
     strategy: type[FedAvg], dtype: str, size: float
 ) -> None:

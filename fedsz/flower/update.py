@@ -21,13 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from fedsz import flower_compat as compat
-from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, add_scaled, cast, sum_dtype
+from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, add_scaled, cast, finfo, sum_dtype
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.codecs.spread import energy
 from fedsz.core.clipping import MARGIN, scaled_step
@@ -51,6 +51,7 @@ from fedsz.stream.inspection import coded_by
 
 Arrays = Mapping[str, NDArray]
 NONE: Arrays = MappingProxyType({})
+ROOM: Final = 1e-8  # of the largest float, that a step may be: the rest is for weights and clients
 
 
 class Stopwatch:
@@ -87,7 +88,7 @@ class Term(NamedTuple):
     def norm(self) -> float:
         """Return the Euclidean norm of the step, also of one whose squares are beyond all floats.
 
-        It is not finite where an element of the step is not, or is beyond the tensor's dtype.
+        It is infinite where an element is so near the largest float that a sum could not hold it.
         """
         step = np.zeros(self.shape, sum_dtype(self.dtype))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -95,7 +96,9 @@ class Term(NamedTuple):
             if self.start is not None:
                 add_scaled(self.start, -1.0, step)
         largest = float(np.abs(step).max(initial=0.0))
-        if not 0 < largest < math.inf:
+        if largest > ROOM * float(finfo(step.real.dtype).max):
+            return math.inf
+        if not largest > 0:
             return largest
         return largest * float(np.linalg.norm((step / largest).reshape(-1)))
 
