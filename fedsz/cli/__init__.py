@@ -64,6 +64,7 @@ for command in (
     *(files.compress, files.decompress, files.inspect, codecs.codecs, codecs.methods),
     *(check.check, runs.decisions, runs.dashboard, report.paper, keys.keys),
 ):
+    command.short_help = (command.help or "").partition("\n\n")[0]  # which click would cut short
     app.add_command(command)
 COMMANDS: Final = tuple(app.commands)
 
