@@ -46,7 +46,7 @@ from fedsz.flower.mod import ClientAppCallable, FedSZMod
 from fedsz.flower.records import to_record
 from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.training import models
-from fedsz.transport.client import run_client
+from fedsz.transport.grpc_client import run_client
 from fedsz.transport.grpc_grid import GrpcGrid
 
 BANDWIDTHS, LATENCIES = "1mbps,10mbps,100mbps,500mbps,1gbps", "1ms,10ms,50ms"

@@ -14,8 +14,8 @@ from fedsz.experiments.link_model import Link
 
 pytestmark = pytest.mark.repository
 pytest.importorskip("torch")
-netem = pytest.importorskip("benchmarks.netem", reason="needs benchmarks")
-from benchmarks import netem_link  # noqa: E402
+pytest.importorskip("benchmarks", reason="needs benchmarks")
+from benchmarks import netem, netem_link  # noqa: E402
 from benchmarks.netem import Cell, Exchange  # noqa: E402
 
 if TYPE_CHECKING:
