@@ -23,7 +23,8 @@ test-all: .venv/dev
 
 # Emulators, browsers, other compilers, Flower's own engines, NVFlare, and what skips where these or
 # the dependency groups `examples` and `systems` are missing; .ci/run installs them.
-RELEASE := $(addprefix tests/test_,report.py snippets.py)
+RELEASE := $(addprefix tests/test_,c_encoder.py nvflare.py nvflare_damage.py nvflare_example.py \
+    nvflare_rounds.py report.py snippets.py)
 
 test-release: .venv/dev
 	$(PYTEST) --sample $(SEED) --hypothesis-seed $(SEED) --release -m release
