@@ -571,9 +571,12 @@ def test_a_node_that_restarts_with_another_id_is_sent_no_key_frame(tmp_path: Pat
         def stream_replies(
             self, messages: Iterable[Message], *, timeout: float | None = None
         ) -> Iterator[Message]:
+            asked = list(messages)
+            if asked[0].metadata.message_type != "train":
+                return super().stream_replies(asked, timeout=timeout)
             self.round += 1
             dead = next(iter(self.inner.get_node_ids())) if self.round == 3 else None
-            asked = [message for message in messages if message.metadata.dst_node_id != dead]
+            asked = [message for message in asked if message.metadata.dst_node_id != dead]
             sizes.append([array_bytes(message.content) for message in asked])
             return super().stream_replies(asked, timeout=timeout)
 
@@ -582,18 +585,27 @@ def test_a_node_that_restarts_with_another_id_is_sent_no_key_frame(tmp_path: Pat
         steps = {name: rng.normal(0, 1e-3, x.shape).astype("f4") for name, x in model.items()}
         return {name: x + steps[name] for name, x in model.items()}, {"num-examples": 1}
 
+    class Asking(FedAvg):
+        """Queries all nodes before each round: a query is no request for the model."""
+
+        def configure_train(self, number: int, arrays: ArrayRecord, *rest: Any) -> Any:
+            queries = [Message(RecordDict(), node, "query") for node in grid.get_node_ids()]
+            assert not any(reply.has_error() for reply in grid.send_and_receive(queries))
+            return super().configure_train(number, arrays, *rest)
+
     app = app_of(train, [FedSZMod(state_dir=tmp_path)])
+    app.query()(lambda message, _: Message(RecordDict(), reply_to=message))
     nodes = [{"partition-id": i % 3} for i in range(4)]
     start = {"w": np.random.default_rng(0).normal(size=(80, 90)).astype("f4")}
     watched = Watched(Restarting(LocalGrid(app, nodes)))
     records: list[RoundRecord] = []
     sizes: list[list[int]] = []  # of streams, by round
     grid = FedSZGrid(watched, on_round=records.append)
-    FedAvg(fraction_evaluate=0).start(grid, record_of(start), num_rounds=5)
+    Asking(fraction_evaluate=0).start(grid, record_of(start), num_rounds=5)
 
     assert [record.replies for record in records] == [3, 3, 2, 3, 3]
     assert [len(record.failures) for record in records] == [0, 0, 1, 0, 0]
-    assert len(watched.down) == 15  # no message was sent twice
+    assert len(watched.down) == 30  # with the queries; no message was sent twice
     assert max(sizes[3]) < sizes[0][0] / 2
 
 

@@ -285,7 +285,9 @@ class Sender:
 
     def _bases(self, asked: OpenRequest) -> dict[str, bytes]:
         """Return the digests of the models that a node is taken to hold, by key."""
-        known = self._clients.get(asked.node) or self._restarted()
+        known = self._clients.get(asked.node)
+        if known is None and asked.request is not None:  # a query would use up a silent client
+            known = self._restarted()
         if known is None:
             initial = {key: sent.broadcast.initial for key, sent in asked.models.items()}
             return {key: digest for key, digest in initial.items() if digest}

@@ -113,16 +113,16 @@ def _asked(message: Message, context: Context) -> RunConfig:
     Raises:
         ConfigError: it is not what this client was started for.
     """
-    told: Mapping[str, Any] = message.content.config_records.get("config", {})
+    sent: Mapping[str, Any] = message.content.config_records.get("config", {})
     node = context.node_config
-    if missing := [name for name in _SENT if name not in told]:
+    if missing := [name for name in _SENT if name not in sent]:
         raise ConfigError(f"the server's request does not say {', '.join(missing)}")
     here = {
-        "task": client_task(str(node.get("task", "")), str(told["task"])),
+        "task": client_task(str(node.get("task", "")), str(sent["task"])),
         "data_dir": str(node.get("data-dir", "")),
         "device": str(node.get("device", RunConfig.device)),
     }
-    config = RunConfig.of({name: told[name] for name in _SENT} | here)
+    config = RunConfig.of({name: sent[name] for name in _SENT} | here)
     require_fit(config, node)
     if config.dataset and "dataset" not in node:
         require_plain(config.dataset)
@@ -205,8 +205,8 @@ def train_share(
     start = time.perf_counter()
     # Another order each round and each client, the same in each run.
     seed = seed_of(config.seed, server_round, share[0])
-    examples, told = task.train(model, data, seed)
-    metrics = MetricRecord({f"train-{name}": x for name, x in told.items()})
+    examples, measured = task.train(model, data, seed)
+    metrics = MetricRecord({f"train-{name}": x for name, x in measured.items()})
     metrics["train-seconds"] = time.perf_counter() - start
     metrics["num-examples"] = examples
     return model, metrics
