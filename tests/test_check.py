@@ -84,8 +84,10 @@ def test_an_app_that_keeps_its_own_state_or_clips_fails_nothing(app: str) -> Non
 
 
 def test_a_real_clients_folder_is_not_touched(tmp_path: Path) -> None:
-    check_app(made(mods=[FedSZMod(state_dir=tmp_path / "state")]), initial())
+    mod = FedSZMod(state_dir=tmp_path / "state")
+    check_app(made(mods=[mod]), initial())
 
+    assert mod._state_dir == tmp_path / "state"  # for the app's own rounds
     assert not list(tmp_path.iterdir())
 
 

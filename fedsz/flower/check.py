@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict, UserConfig
@@ -133,10 +134,31 @@ def check_app(
     if not isinstance(app, ClientApp):
         raise ConfigError(f"the app is a {type(app).__name__}, not a ClientApp")
     mods = compat.mods_of(app, TRAIN)
+    with _without_folders(mods):
+        return _findings(app, mods, initial, node_config, run_config)
+
+
+@contextmanager
+def _without_folders(mods: list[Any]) -> Iterator[None]:
+    """Have the mods keep their state in the Context: that in their folder is of a real run."""
+    folders = {mod: mod._state_dir for mod in mods if isinstance(mod, FedSZMod)}
+    try:
+        for mod in folders:
+            mod._state_dir = None
+        yield
+    finally:
+        for mod, folder in folders.items():
+            mod._state_dir = folder
+
+
+def _findings(
+    app: ClientApp,
+    mods: list[Any],
+    initial: Mapping[str, NDArray],
+    node_config: UserConfig | None,
+    run_config: UserConfig | None,
+) -> list[Finding]:
     has_ours = any(isinstance(mod, FedSZMod) or mod is FedSZMod for mod in mods)
-    for mod in mods:
-        if isinstance(mod, FedSZMod):
-            mod._state_dir = None  # the residual in it is of a real run
     config: dict[str, Any] = {**(run_config or {}), ROUND: 1}
     if any(_name(mod) in PRIVACY_MODS for mod in mods):
         config.setdefault(compat.KEY_CLIPPING_NORM, NORM)
