@@ -95,9 +95,11 @@ class Soak:
         self._port = free_port()
         self._proxy = stack.enter_context(FaultyProxy(self._port))
         self._server = self._start_server()
-        self.clients = {f"client{i}": self._start_client(i) for i in range(clients)}
-        self._start_hostile()
+        self.clients: dict[str, Child] = {}
         stack.callback(self._end_clients)
+        self._start_hostile()
+        self._wait_for_hostile()
+        self.clients = {f"client{i}": self._start_client(i) for i in range(clients)}
 
     def play(self) -> None:
         """Go through all rounds.
@@ -169,6 +171,16 @@ class Soak:
         module, log = "benchmarks.hostile_clients", self.folder / "hostile.log"
         self._hostile = Child(module, *place, *members, log=log, threads=1)
         self._stack.callback(self._hostile.end, 0.0)
+
+    def _wait_for_hostile(self) -> None:
+        """Wait until all hostile clients have joined, so that they are in the first round."""
+        joined = 0
+        while joined < HOSTILE:
+            try:
+                _, event = self._news.get(timeout=PATIENCE)
+            except queue.Empty:
+                raise Difference(f"no hostile client for {PATIENCE:g} s") from None
+            joined += isinstance(event, Client) and event.what == "joined"
 
     def _child(self, command: str, *flags: str, clock: str) -> Child:
         environment = {}

@@ -64,7 +64,7 @@ def test_it_is_read_while_other_threads_write(live: Told) -> None:
 
     def write() -> None:
         for name in itertools.cycle(f"client {i}" for i in range(100)):
-            live.take(Client(name, "left" if name in live.connected else "joined", ""))
+            live.take(Client(name, "left" if name in live.states() else "joined", ""))
             if ended.is_set():
                 return
 
