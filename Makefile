@@ -23,8 +23,8 @@ test-all: .venv/dev
 
 # Emulators, browsers, other compilers, Flower's own engines, NVFlare, and what skips where these or
 # the dependency groups `examples` and `systems` are missing; .ci/run installs them.
-RELEASE := $(addprefix tests/test_,c_encoder.py nvflare.py nvflare_damage.py nvflare_example.py \
-    nvflare_rounds.py report.py snippets.py)
+RELEASE := $(addprefix tests/,compressors/test_c_encoder.py nvflare report/test_report.py \
+    project/test_snippets.py)
 
 test-release: .venv/dev
 	$(PYTEST) --sample $(SEED) --hypothesis-seed $(SEED) --release -m release
@@ -63,7 +63,7 @@ fuzz: .venv/dev
 	for target in header stream frame message; do \
 	    $(BIN)/python -m tests.fuzz $$target --seconds $(FUZZ_SECONDS) --keep build/fuzz || exit 1; \
 	done
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/test_session.py
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/transport/test_session.py
 
 # What fedsz run needs. Editable, so that a checkout runs its own code; --group, below, needs pip 25.1.
 .venv/installed: pyproject.toml constraints.txt $(NATIVE)

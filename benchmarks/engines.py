@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from tests.test_engine_contract import on_grid_of_fedsz, on_simulation, on_superlink
+from tests.flower.test_engine_contract import on_grid_of_fedsz, on_simulation, on_superlink
 
 PR_SET_CHILD_SUBREAPER: Final = 36
 ENGINES: Final = {

@@ -1,5 +1,5 @@
 // The codecs without Python, for machines that tests reach by an emulator alone:
-// tests/test_other_machines.py.
+// tests/codecs/test_other_machines.py.
 //
 //   portable CASES RESULTS
 //

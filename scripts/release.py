@@ -87,7 +87,7 @@ def version_of(root: Path) -> str:
 
 def wheel_tests(root: Path) -> list[str]:
     """Return the files of tests that a wheel is tested with: those that cibuildwheel runs."""
-    return re.findall(r"tests/\w+\.py", _pyproject(root)["tool"]["cibuildwheel"]["test-command"])
+    return re.findall(r"tests/[\w/]+\.py", _pyproject(root)["tool"]["cibuildwheel"]["test-command"])
 
 
 def _pyproject(root: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-/* Codes the tensors of a file, for tests/test_c_encoder.py and tests/test_c_machines.py: the same bytes on every machine.
+/* Codes the tensors of a file, for tests/compressors/test_c_encoder.py and tests/compressors/test_c_machines.py: the same bytes on every machine.
  *
  *     program INPUT OUTPUT
  *

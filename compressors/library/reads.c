@@ -1,4 +1,4 @@
-/* Decodes the streams of a file, for tests/test_c_machines.py: whole ones and damaged ones.
+/* Decodes the streams of a file, for tests/compressors/test_c_machines.py: whole ones and damaged ones.
  *
  *     reads INPUT OUTPUT [freed]
  *

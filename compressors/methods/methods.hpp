@@ -1,5 +1,5 @@
 // What is hot in the methods of fedsz/methods. Everything rounds as numpy does, one operation at a
-// time and in this order, so that the two give equal bits: tests/test_native_methods.py.
+// time and in this order, so that the two give equal bits: tests/compressors/test_native_methods.py.
 #pragma once
 
 #include <cstddef>

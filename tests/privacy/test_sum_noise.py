@@ -1,0 +1,296 @@
+"""PrivateFedAvg with noise in secure sums: each client adds a share, and the sum has enough."""
+
+from __future__ import annotations
+
+import copy
+import math
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedsz import extras
+from fedsz.errors import ConfigError
+from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg, SecureSum
+from fedsz.flower.records import SECURE, to_record
+from fedsz.flower.wrapped_grid import WrappedGrid
+from fedsz.privacy.budget import PrivacyPlan, Release
+from fedsz.privacy.flower_client import LEAST, LocalNoise
+from fedsz.privacy.graph import Assumptions, plan
+from fedsz.privacy.ring_noise import NoisedPlan
+from fedsz.privacy.server import Stage
+from tests.federation import app_of
+from tests.privacy.test_private_fedavg import ONE, C, Model, run
+from tests.secure_apps import DropOut
+
+pytestmark = pytest.mark.skipif(
+    bool(extras.missing("dp_accounting")), reason="dp-accounting is not installed"
+)
+
+CLIENTS = 10  # of whom two may drop out, and one may collude
+NOISE = 4.0
+SIZE = 20_000
+STAGES = [stage.name for stage in Stage if stage not in (Stage.OVER, Stage.CONSENTS)]
+
+
+def strategy_of(**more: Any) -> PrivateFedAvg:
+    return PrivateFedAvg(**{"epsilon": 30, "noise": NOISE, "clip": C, "at": "sum", **ONE, **more})
+
+
+def grid_of(
+    edit: Any = lambda i, model: model,
+    *mods: Any,
+    clients: int = CLIENTS,
+    bits: int = 20,
+    node: dict[str, Any] | None = None,
+    **secure: Any,
+) -> FedSZGrid:
+    nodes = [{"partition-id": i, "i": i, **(node or {})} for i in range(clients)]
+    app = app_of(edit, mods=[*mods, FedSZMod()])
+    return FedSZGrid(LocalGrid(app, nodes), secure=SecureSum(bits=bits, **secure))
+
+
+def model() -> Model:
+    return {"w": np.zeros((200, 100), np.float32), "running_mean": np.ones(30), "n": np.array([7])}
+
+
+def noise_in(before: Model, after: Model, survivors: int) -> np.ndarray:
+    """The noise of the sum, in clipping norms, of clients that have not moved."""
+    moved = [(after[n] - before[n]).ravel() for n in ("w", "running_mean")]
+    return np.concatenate(moved) * survivors / C
+
+
+def test_the_sum_has_the_noise_of_all_and_the_accounted_one_is_of_the_honest() -> None:
+    """Clients weigh alike with 1 to 10 examples, and only what is no float keeps still."""
+    strategy, members = strategy_of(), plan(CLIENTS, Assumptions())
+
+    before, after = run(strategy, grid_of(), start=model())
+
+    honest = members.least - members.corrupt
+    found = noise_in(before, after, CLIENTS)
+    assert honest == 7
+    assert found.std() == pytest.approx(NOISE * math.sqrt(CLIENTS / honest), rel=0.03)
+    assert abs(found.mean()) < 5 * found.std() / math.sqrt(found.size)
+    assert after["n"] == before["n"]
+    # Any update may have been any other, which is twice the norm away.
+    assert strategy.releases == {Release(NOISE / 2): 1}
+    assert strategy.epsilon == strategy.plan.spent({Release(NOISE / 2): 1})
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_those_who_stay_make_noise_enough(stage: str) -> None:
+    """Two of ten may drop out, at any stage; and those before the roster do not count in it."""
+    strategy = strategy_of()
+    grid = grid_of(lambda i, model: model, DropOut(stage, (2, 5)))
+
+    before, after = run(strategy, grid, start=model())
+
+    members = plan(CLIENTS - 2 * (stage == "ADVERTS"), Assumptions())
+    survivors = CLIENTS - 2 * (stage != "REVEALED")
+    found = noise_in(before, after, survivors)
+    honest = members.least - members.corrupt
+    assert survivors >= members.least
+    assert found.std() == pytest.approx(NOISE * math.sqrt(survivors / honest), rel=0.03)
+    assert found.std() > NOISE
+    assert grid.take_traffic().replies == survivors
+
+
+@pytest.mark.parametrize("stage", ["SHARES", "INPUTS"])
+def test_a_round_with_fewer_tells_nothing_and_is_spent(stage: str) -> None:
+    strategy = strategy_of()
+
+    before, after = run(strategy, grid_of(lambda i, m: m, DropOut(stage, (2, 5, 7))), start=model())
+
+    assert strategy.quorum.why
+    assert all(np.array_equal(before[n], after[n]) for n in before)
+    assert strategy.releases == {Release(NOISE / 2): 1}
+
+
+def test_the_mean_is_of_updates_within_the_norm_that_weigh_alike() -> None:
+    def edit(i: int, model: Model) -> Model:
+        step = np.zeros((200, 100), np.float32)
+        step[:, 4 * i : 4 * i + 4] = 1e3 if i else 0.01  # of 800 elements each
+        return {**model, "w": model["w"] + step, "n": model["n"] + i}
+
+    strategy = strategy_of(noise=0.05, epsilon=1e6)
+
+    before, after = run(strategy, grid_of(edit), start=model())
+
+    moved = (after["w"] - before["w"]) * CLIENTS / C * math.sqrt(800)
+    means = moved.reshape(200, 25, 4).mean(axis=(0, 2))
+    wanted = np.array([0.01 * math.sqrt(800) / C, *[1.0] * (CLIENTS - 1), *[0.0] * (25 - CLIENTS)])
+    assert means == pytest.approx(wanted, abs=0.36)  # six deviations
+    assert after["n"] == before["n"]
+
+
+def test_a_client_adds_no_second_share_in_a_round() -> None:
+    """By other shares of secrets, it would be another sum: maybe without one of its clients."""
+    answers: list[list[bytes]] = []
+
+    def again(message: Message, context: Any, call_next: Any) -> Message:
+        reply = call_next(copy.deepcopy(message), context)
+        if "arrays" in message.content:
+            same = call_next(copy.deepcopy(message), context)
+            asked: Any = message.content[SECURE]
+            message.content[SECURE] = ConfigRecord({**asked, "request": b"other shares"})
+            other = call_next(message, context)
+            answers.append([_said(one) for one in (reply, same, other)])
+        return reply
+
+    run(strategy_of(), grid_of(lambda i, m: m, again, clients=3), rounds=2, start=model())
+
+    assert len(answers) == 6
+    for first, same, other in answers:
+        assert first == same  # it was kept, noise and all
+        assert b"has added its share of noise in this round before" in other
+
+
+def _said(reply: Message) -> bytes:
+    if reply.has_error():
+        return reply.error.reason.encode()
+    record: Any = reply.content[SECURE]
+    return bytes(record["answer"])
+
+
+def test_a_client_can_insist_on_noise(caplog: pytest.LogCaptureFixture) -> None:
+    before, after = run(strategy_of(), grid_of(node={LEAST: 5.0}), start=model())
+    assert "asks for noise of 4 clipping norms; this client wants 5" in caplog.text
+    assert np.array_equal(before["w"], after["w"])
+
+    before, after = run(strategy_of(), grid_of(node={LEAST: 4.0}), start=model())
+    assert not np.array_equal(before["w"], after["w"])
+
+
+@pytest.mark.parametrize(
+    ("field", "lie"), [("multiplier", 0.01), ("norm", 1e-3), ("bits", 19), ("layout", bytes(16))]
+)
+def test_a_server_cannot_plan_for_less_noise_than_it_says(
+    field: str, lie: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def meddle(message: Message, context: Any, call_next: Any) -> Message:
+        record: Any = message.content.get(SECURE, {})
+        if "plan" in record:
+            planned = NoisedPlan.decode(record["plan"])
+            lied = msgspec.structs.replace(planned, **{field: lie})
+            message.content[SECURE] = ConfigRecord({**record, "plan": lied.encode()})
+        return call_next(message, context)
+
+    before, after = run(strategy_of(), grid_of(lambda i, m: m, meddle), start=model())
+
+    assert np.array_equal(before["w"], after["w"])
+    why = {"bits": "another plan or model", "layout": "for another model"}
+    assert why.get(field, "would have noise of") in caplog.text
+
+
+class Claims(WrappedGrid):
+    """Says that it makes secure sums; and its messages say something of them."""
+
+    def __init__(self, inner: Any, record: Any = None) -> None:
+        super().__init__(inner)
+        self.is_secure, self._record = True, record
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        told = list(messages)
+        for message in told:
+            if self._record is not None:
+                message.content[SECURE] = self._record
+        return self.inner.send_and_receive(told, timeout=timeout)
+
+
+@pytest.mark.parametrize("record", [None, MetricRecord({"stage": 1.0})], ids=["nothing", "metrics"])
+@pytest.mark.parametrize("sealed", [True, False], ids=["FedSZGrid", "Flower's own"])
+def test_a_share_of_noise_goes_into_secure_sums_alone(
+    sealed: bool, record: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_of(lambda i, model: model, mods=[FedSZMod()])
+    plain: Any = LocalGrid(app, [{"partition-id": i} for i in range(3)])
+    grid = FedSZGrid(plain) if sealed else plain
+
+    before, after = run(strategy_of(), Claims(grid, record), start=model())
+
+    assert np.array_equal(before["w"], after["w"])
+    assert "a share of a secure sum's noise, and no secure sum" in caplog.text
+    with pytest.raises(ConfigError, match=r"needs FedSZGrid\(grid, secure=SecureSum\(\)\)"):
+        run(strategy_of(), grid, start=model())
+
+
+def test_rings_too_small_and_other_norms_are_refused() -> None:
+    with pytest.raises(ConfigError, match="needs a ring of 14 bits, got 8"):
+        run(strategy_of(), grid_of(bits=8), start=model())
+    with pytest.raises(ConfigError, match="clip must be a number"):
+        strategy_of(clip="quantile")
+    with pytest.raises(ConfigError, match="server, client, sum; not at 'moon'"):
+        strategy_of(at="moon")
+
+
+@pytest.mark.parametrize(("later", "why"), [(4, "no secure sum of 4"), (60, "needs a ring of")])
+def test_a_round_of_an_unlucky_number_ends_no_run(later: int, why: str) -> None:
+    """As samples have: no plan fits 4 of which a quarter colludes, and the ring holds no 60."""
+    assumed = Assumptions(corrupt=0.25, dropout=0.25)
+    grid = grid_of(bits=14, clients=60, assumed=assumed, strategy_averages=True)
+    nodes = list(grid.get_node_ids())
+
+    def failed(number: int, clients: int) -> list[str]:
+        config = ConfigRecord({"server-round": number})
+        LocalNoise(C, NOISE, summed=True).write(config)
+        content = RecordDict({"arrays": to_record(model()), "config": config})
+        replies = grid.send_and_receive([Message(content, i, "train") for i in nodes[:clients]])
+        return [reply.error.reason for reply in replies if reply.has_error()]
+
+    assert not failed(1, 8)
+    unlucky = failed(2, later)
+    assert len(unlucky) == later
+    assert "the round does not count: " in unlucky[0]
+    assert why in unlucky[0]
+    assert not failed(3, 8)
+
+
+def test_what_a_sum_spends_is_that_of_its_renyi_divergences() -> None:
+    """Those are known, and not that the law is a Gaussian: it spends 6 % more."""
+    at_client, in_sum = (
+        PrivacyPlan(epsilon=8, rounds=50, clip=C, at=at) for at in ("client", "sum")
+    )
+
+    assert 1 < in_sum.multiplier / at_client.multiplier < 1.07
+    assert in_sum.spent({in_sum.release: 50}) <= 8
+    assert in_sum.rounds_left({}, 60) == 50
+    assert "on the secure sum, a share by each client" in str(in_sum)
+    asked = LocalNoise(C, in_sum.multiplier, summed=True)
+    config = ConfigRecord()
+    asked.write(config)
+    assert LocalNoise.asked(RecordDict({"config": config}), {}) == asked
+
+
+@pytest.mark.parametrize("at", ["server", "client", "sum"])
+def test_a_second_run_of_the_same_strategy_and_grid_spends_more(at: str) -> None:
+    """It begins at the same model and number: what clients kept of the first answers nothing."""
+    strategy = strategy_of(at=at, epsilon=1e4)
+    grid = grid_of() if at == "sum" else FedSZGrid(grid_of().inner, downlink="exact")
+
+    first, second = (run(strategy, grid, 2, start=model()) for _ in range(2))
+
+    traffic = grid.take_traffic()
+    assert traffic.replies == 2 * 2 * CLIENTS
+    assert not traffic.failures
+    assert sum(strategy.releases.values()) == 4
+    assert not strategy.ended
+    noise = [after["w"] - before["w"] for one in (first, second) for before, after in pairwise(one)]
+    for i, one in enumerate(noise):
+        for other in noise[:i]:
+            assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 5 / math.sqrt(SIZE)
+
+
+def test_a_run_that_its_budget_does_not_end_says_nothing_of_one_before() -> None:
+    strategy = strategy_of(at="server", epsilon=8, noise=4.0)
+    have = strategy.plan.rounds_left({}, 1000)
+    strategy.quorum.require()
+    strategy.ended = "the run before"  # which was broken off, and had rounds left
+
+    run(strategy, FedSZGrid(grid_of().inner), 1, start=model())
+
+    assert have > 1
+    assert not strategy.ended
+    assert not strategy.ends_after(1)

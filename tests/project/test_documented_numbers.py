@@ -1,0 +1,312 @@
+"""Measured numbers in README and docs: what the checked-in rows say, or marked with their origin.
+
+A table of measurements has a right-aligned column. Its numbers are recomputed here and compared to
+the printed precision, or a line "Measured: MACHINE; commit HASH; `COMMAND`" follows it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
+from typing import NamedTuple
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
+pytest.importorskip("benchmarks")
+
+from tests import documented_rows as rows
+from tests import documented_text as texts
+from tests.conftest import ROOT
+from tests.documented_rows import NUMBER, Row
+from tests.snippets import DOCS
+
+pytestmark = pytest.mark.repository
+
+# The format, the protocol and the page on privacy measure nothing; other tests have the matrix of
+# apps (flower/test_flower_table.py), what leaks (privacy/test_privacy_page.py) and how far one
+# client pulls (privacy/test_threat_model.py).
+ELSEWHERE = {
+    "docs/format.md",
+    "docs/protocol.md",
+    "docs/flower.md",
+    "docs/privacy.md",
+    "docs/results/privacy.md",
+    "docs/threat-model.md",
+}
+PAGES = ["README.md", *(page for page in DOCS if page not in ELSEWHERE)]
+MARK = re.compile(r"Measured: .+; commit [0-9a-f]{7}; `.+`")
+SAVINGS, PAPER, CODECS = "docs/results/savings.md", "docs/results/paper.md", "docs/codecs.md"
+MEASUREMENTS, COMPARED = "docs/reference/measurements.md", "docs/results/methods.md"
+
+Recomputed = Callable[[Row], Sequence[float]]
+
+
+class Table(NamedTuple):
+    """The table that holds ``anchor``: what its rows should say, NaN for what is not printed."""
+
+    page: str
+    anchor: str
+    recomputed: Recomputed
+    marked: bool = False  # since not all of it is recomputed
+
+
+class Sentence(NamedTuple):
+    """Text with N for each number, and what these should be."""
+
+    page: str
+    says: str
+    recomputed: Callable[[], Sequence[float]]
+
+
+CIFAR, SKEWED = {"dataset": "cifar10"}, {"partition": "dirichlet:0.3"}
+TUNED, LORA, MOBILE = "methods-large", {"model": "minilm-lora"}, ("sweep", "mobilenetv2")
+BOTH_WAYS, IN_TIME = "seeds up down total points", "seeds up down total course late"
+
+
+def of(told: Callable[..., list[float]], what: str, *files: str, **conditions: str) -> Recomputed:
+    """What `told` says of the way that a row's first label names."""
+    return lambda row: told(what, row.labels[0], *files, **conditions)
+
+
+def in_longer_runs() -> list[float]:
+    """Median and least of the times fewer bytes; most and median of the points that are lost."""
+    saved = [line.both for line in rows.defaults("defaults-long").values()]
+    lost = [-100 * line.course.mean for line in rows.defaults("defaults-long").values()]
+    return [median(saved), min(saved), max(lost), median(lost)]
+
+
+def noise_or_lag(row: Row) -> list[float]:
+    """What models lack by a way, how late that is, its bits, and its points, on both tasks."""
+    costs = [rows.noise_or_lag(task, row.labels[0]) for task in ("gpt", "lstm")]
+    return [
+        x
+        for of in costs
+        for x in (of.energy, of.lag, of.bits or math.nan, *rows.interval(of.points))
+    ]
+
+
+def least_bits() -> list[float]:
+    """Those at a bound of 1.8, and of `uniform`; those of 60 times fewer bytes, and their bound."""
+
+    def least(bound: float) -> float:
+        noise = bound**2 / 3
+        return math.log2(1 + (1 + math.sqrt(1 + 4 * noise)) / 2 / noise) / 2
+
+    taken = [rows.noise_or_lag(task, "bound 1.8").bits for task in ("gpt", "lstm")]
+    bound = min((x / 100 for x in range(100, 400)), key=lambda x: abs(least(x) - 32 / 60))
+    return [least(1.8), 1.8, *taken, 60, 32 / 60, bound]
+
+
+TABLES = [
+    Table(CODECS, "`uniform`, AVX2 alone", texts.codec_speeds),
+    Table(CODECS, "| cnn weights, rel 1e-2 |", texts.beside_the_others),
+    Table(
+        "README.md",
+        "Fashion-MNIST, FedSZ as published",
+        of(rows.updates, "seeds up down total points"),
+    ),
+    Table(SAVINGS, "| data and shares |", rows.by_shares),
+    Table(SAVINGS, "| `delta@0.035` |", of(rows.on_both, "up points seeds", "updates")),
+    Table(SAVINGS, "| a hundred rounds |", of(rows.told, IN_TIME, "horizon", **CIFAR)),
+    Table(SAVINGS, "| ten of a hundred |", rows.hundred),
+    Table(SAVINGS, "| model | rounds | seeds |", rows.default),
+    Table(SAVINGS, "| way, twelve rounds |", noise_or_lag),
+    Table(SAVINGS, "| model, longer |", partial(rows.default, file="defaults-long")),
+    Table("docs/results/core.md", "| task, long |", rows.core),
+    Table("README.md", "| task, long |", rows.core),
+    Table(COMPARED, "| way | up | both | points |", rows.compared),
+    Table(COMPARED, "| way, three tasks |", rows.compared_large),
+    Table(COMPARED, "| way, MiniLM by LoRA |", of(rows.by_downlink, "total late", TUNED, **LORA)),
+    Table("docs/guides/nvflare.md", "| filters | seeds |", rows.of_nvflare),
+    Table(PAPER, "| cnn, CIFAR-10", rows.by_bound),
+    Table(PAPER, "| uniform, steps (`--update delta`)", of(rows.on_both, "points up", "accuracy")),
+    Table(PAPER, "| steps, one standard deviation", of(rows.on_both, "mean up", *MOBILE)),
+    Table(PAPER, "| | AlexNet | MobileNetV2 |", texts.published_ratios, marked=True),
+]
+SENTENCES = [
+    *(
+        Sentence(
+            page,
+            "sends N to N times fewer bytes in both directions. The mean accuracy over all rounds"
+            " changes by N to N points",
+            rows.over_all_tasks,
+        )
+        for page in ("docs/index.md",)
+    ),
+    *(
+        Sentence(
+            page,
+            "In longer runs the default sends N to N times fewer, and the mean changes by N to N"
+            " points",
+            partial(rows.over_all_tasks, "defaults-long"),
+        )
+        for page in ("docs/index.md",)
+    ),
+    Sentence(
+        SAVINGS,
+        "That is N bits a parameter at a bound of N, where `uniform` takes N and N. N times fewer"
+        " bytes are N bits: even such a quantiser would have the noise of a bound of N.",
+        least_bits,
+    ),
+    Sentence(
+        SAVINGS,
+        "In the median, N times fewer bytes are sent in both directions, and N at least. By the"
+        " mean over all rounds, one loses N points, the median N:",
+        in_longer_runs,
+    ),
+    Sentence(
+        SAVINGS,
+        "sends N to N times fewer bytes up, N to N times fewer down and N to N times fewer in all."
+        " That is N to N times fewer bytes up than FedSZ",
+        rows.savings,
+    ),
+    Sentence(
+        SAVINGS,
+        "sends N times fewer bytes up, N down and N in all. Accuracy changes by N ± N points over"
+        " all rounds and by N ± N over the last twenty",
+        lambda: rows.told(
+            "up down total course late", "auto", "horizon", **CIFAR, **SKEWED
+        ),
+    ),
+    Sentence(
+        SAVINGS,
+        "at N to N % of the bytes. Without it, 3.5e-2 loses N to N points",
+        rows.worth_of_feedback,
+    ),
+    Sentence(
+        SAVINGS,
+        "`step:1` loses N points, `step:1` with `decay = 0.95` loses N, and `step:4` loses N."
+        " With all of 64 clients, `step:4` loses N",
+        rows.ablated,
+    ),
+    Sentence(
+        COMPARED,
+        "sends N to N times fewer bytes up and loses N points at most, where sparse methods lose"
+        " N to N",
+        rows.in_ten_rounds,
+    ),
+    Sentence(
+        COMPARED,
+        "`powersgd` and `atomo` lose N to N points, `dgc>topk:k=10%` N to N, and `rtopk` N to N,"
+        " more than `topk` at about the same bytes. FetchSGD saves four times, and loses up to N",
+        rows.lost_on_large,
+    ),
+    Sentence(
+        CODECS,
+        "sends N % fewer bytes than NNCodec on `mlp` and N % fewer on `gpt`. On logistic"
+        " regression NNCodec sends N % fewer",
+        rows.beside_nncodec,
+    ),
+    Sentence(
+        SAVINGS,
+        "On these runs its mean factor is N to N, and on the uncompressed runs N to N",
+        lambda: rows.guarded() + rows.guarded("raw"),
+    ),
+    Sentence(PAPER, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
+    Sentence(PAPER, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
+    Sentence(PAPER, "range swallows them: N to N points", rows.swallowed),
+    Sentence(PAPER, "(N times smaller, where `uniform` is N to N)", rows.ratios_at_the_knee),
+    Sentence(
+        PAPER,
+        "takes a client N s uncompressed, N s with `sz2`, N s with `uniform`, of which N s are",
+        rows.seconds_at_10_mbps,
+    ),
+    Sentence(
+        PAPER,
+        "pays below N Mbps with `sz2`, N Gbps with `szx` and N Gbps with `uniform`",
+        rows.pays_below,
+    ),
+    Sentence(
+        PAPER,
+        "has N million parameters, and we count N with 10 classes and N with 1000. MobileNetV2's N"
+        " and AlexNet's N need 1000 classes (N and N), but MobileNetV2's lossy share of N %",
+        texts.table_3,
+    ),
+    Sentence(
+        MEASUREMENTS,
+        "uploads take N times the calculated time at 100 Mbps, N at 500 Mbps, N at 1 Gbps",
+        texts.slow_start,
+    ),
+    Sentence(
+        MEASUREMENTS,
+        "N to N times up to 100 Mbps, but for N at 100 Mbps",
+        lambda: texts.speedups()[:3],
+    ),
+    Sentence(MEASUREMENTS, "(N against N at 1 Gbps and 50 ms)", lambda: texts.speedups()[3:]),
+    *(
+        Sentence(
+            PAPER,
+            f"{model}, {name} (N %) | sz2",
+            partial(rows.told, "plain", "uncompressed", "sweep", dataset=dataset, model=model),
+        )
+        for model in ("cnn", "mobilenetv2")
+        for name, dataset in rows.DATASETS.items()
+    ),
+    Sentence(
+        PAPER,
+        "| rel 1e-2 | CIFAR-10 (N %) | ratio | Fashion-MNIST (N %) | ratio |",
+        lambda: rows.on_both("plain", "uncompressed", "accuracy"),
+    ),
+]  # fmt: skip
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text("utf-8")
+
+
+def agree(printed: str, recomputed: Sequence[float]) -> bool:
+    """Whether the numbers of a text are these, to the precision that they are printed with."""
+    found = NUMBER.findall(printed)
+    known = [value for value in recomputed if not math.isnan(value)]
+    return len(found) == len(known) and all(
+        abs(float(number.replace(",", "")) - value)
+        <= 0.5 * 10.0 ** -len(number.partition(".")[2]) + 1e-9
+        for number, value in zip(found, known, strict=True)
+    )
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.anchor.strip("| "))
+def test_tables(table: Table) -> None:
+    (found,) = (block for block, _ in rows.tables(text(table.page)) if table.anchor in block)
+    wrong = {}
+    for row in rows.rows(found):
+        recomputed = table.recomputed(row)
+        printed = texts.first_numbers(row) if table.marked else " ".join(row.cells)
+        if not agree(printed, recomputed):
+            wrong[row.labels] = (printed, [float(f"{value:.6g}") for value in recomputed])
+
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("sentence", SENTENCES, ids=lambda sentence: sentence.says[:50])
+def test_sentences(sentence: Sentence) -> None:
+    parts = re.split(r"\bN\b", " ".join(sentence.says.split()))
+    escaped = (re.escape(part).replace(r"\ ", r"\s+") for part in parts)
+    pattern = f"({NUMBER.pattern})".join(escaped)
+    (found,) = re.finditer(pattern, text(sentence.page))
+
+    recomputed = sentence.recomputed()
+
+    assert agree(" ".join(found.groups()), recomputed), (found.group(), recomputed)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_measured_table_is_recomputed_or_marked(page: str) -> None:
+    anchors = [table.anchor for table in TABLES if table.page == page and not table.marked]
+    unknown = [
+        block.splitlines()[0]
+        for block, after in rows.tables(text(page))
+        if not any(anchor in block for anchor in anchors) and not MARK.match(after)
+    ]
+
+    assert unknown == []
+
+
+def test_every_task_of_the_default_is_measured_over_seeds() -> None:
+    assert rows.defaults().keys() == rows.TASKS.keys()
+    assert all(line.seeds >= 3 for line in rows.defaults().values())
