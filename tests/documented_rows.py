@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from statistics import fmean, geometric_mean, median
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
 from benchmarks import nvflare_rounds
-from fedsz.control.auto import Scores
-from fedsz.control.policy import AUTO
-from fedsz.control.record import RoundRecord
 from fedsz.experiments.sweep_plan import SweepConfig
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
 from fedsz.report.runs import Group, Run, Setting, Spread, named, settings_of
@@ -162,49 +159,6 @@ def by_bound(row: Row) -> list[float]:
     return [x for at in bounds for x in told("mean", f"{prefix}@{at}", "sweep", **where)]
 
 
-def hundred(row: Row) -> list[float]:
-    """What a way costs and saves in a hundred rounds, with ten of a hundred clients."""
-    name, _, data = row.labels[0].partition(", ")
-    model = {"logistic regression": "logistic"}.get(name, name)
-    where = {"dataset": DATASETS.get(data, data), "model": model, "partition": "dirichlet:0.3"}
-    return by_downlink("plain up down total course late", row.labels[1], "hundred", **where)
-
-
-PORTFOLIO = {
-    "mlp": "digits",
-    "logistic": "fashion_mnist",
-    "lstm": "shakespeare",
-    "gpt": "shakespeare",
-}
-
-
-def on_the_portfolio(what: str, *labels: str) -> list[float]:
-    """Of ways of ways.parquet on four tasks, in order of size."""
-    tasks = [{"model": model, "dataset": dataset} for model, dataset in PORTFOLIO.items()]
-    files = ("defaults", "ways")
-    return sorted(x for way in labels for of in tasks for x in told(what, way, *files, **of))
-
-
-def in_ten_rounds() -> list[float]:
-    """Least and greatest that EDEN saves, and its loss at most; what two sparse ways lose."""
-    saved, lost = (on_the_portfolio(what, "eden") for what in ("up", "mean"))
-    sparse = on_the_portfolio("mean", "sparseloco", "top-k of 1 %, ternary")
-    return [saved[0], saved[-1], -lost[0], -sparse[-1], -sparse[0]]
-
-
-def beside_nncodec() -> list[float]:
-    """What NNCodec sends, as a share of `uniform` at equal steps: mlp, gpt, logistic."""
-    found = []
-    for model in ("mlp", "gpt", "logistic"):
-        where = {"model": model, "dataset": PORTFOLIO[model]}
-        ours, theirs = (
-            told("up", label, "defaults", "ways", **where)[0]
-            for label in ("uniform, as fine", "nncodec, finer")
-        )
-        found.append(100 * (1 - theirs / ours) if ours > theirs else 100 * (1 - ours / theirs))
-    return found
-
-
 def compared(row: Row) -> list[float]:
     """A way of methods.parquet, where ten of a hundred clients train in a round."""
     where = {"model": "mlp", "partition": "dirichlet:0.3", "clients": 100}
@@ -229,19 +183,6 @@ def lost_on_large() -> list[float]:
     fetched = on_large("late", "sketch:rows=5,fixed=1 into fetchsgd:k=1%")
     worst = max(-late for late, _ in fetched)
     return [x for losses in found for x in (losses[0], losses[-1])] + [worst]
-
-
-def ablated() -> list[float]:
-    """Loss by bound and decay: three ways with ten of a hundred clients, one with all of 64."""
-    few = {"clients": 100, "clients_per_round": 10}
-    chosen = [
-        ("step:1/step:0.6", few),
-        ("step:1/step:0.6 (decay 0.95)", few),
-        ("step:4/step:0.6", few),
-        ("step:4/step:0.6", {"clients": 64}),
-    ]
-    task = {"model": "mlp", "partition": "dirichlet:0.3"}
-    return [-told("mean", f"delta+ef@{way}", "ablations", **task, **of)[0] for way, of in chosen]
 
 
 def worth_of_feedback() -> list[float]:
@@ -286,58 +227,6 @@ def ratios_at_the_knee() -> list[float]:
 TASKS: Mapping[str, SweepConfig] = SweepConfig.read(ROOT / "configs" / "portfolio.toml").tasks
 
 
-class Line(NamedTuple):
-    """What the default came to over the seeds of a task: accuracies are shares, bytes ratios."""
-
-    name: str
-    rounds: int
-    seeds: int
-    plain: float
-    points: Spread  # of the last accuracy to the plain run's, seed by seed
-    course: Spread  # the same of the mean accuracy over all rounds
-    up: float
-    down: float
-    both: float
-
-
-def lines(found: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
-    """What each task with both kinds of runs came to, in the order of `TASKS`."""
-    held: dict[tuple[str, int, str], list[Mapping[str, Any]]] = {}
-    for row in sorted(found, key=lambda row: row["round"]):
-        held.setdefault((task_of(row), row["seed"], row["policy"]), []).append(row)
-    for name in TASKS:
-        pairs = [
-            (plain, held[name, seed, AUTO])
-            for (task, seed, policy), plain in held.items()
-            if task == name and policy != AUTO and (name, seed, AUTO) in held
-        ]
-        if pairs:
-            yield line_of(name, pairs)
-
-
-def line_of(
-    name: str, pairs: Sequence[tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]]
-) -> Line:
-    def course(run: list[Mapping[str, Any]]) -> float:
-        return fmean(row["accuracy"] for row in run if row["round"])
-
-    def ratio(*ways: str) -> float:
-        """Bytes of the plain run over those of the other, the mean over seeds."""
-        sent = [
-            [sum(row[kind + way] for row in run for way in ways) for kind, run in sides]
-            for sides in ([("raw_", plain), ("sent_", other)] for plain, other in pairs)
-        ]
-        return fmean(raw / compressed for raw, compressed in sent)
-
-    points = Spread.of(other[-1]["accuracy"] - plain[-1]["accuracy"] for plain, other in pairs)
-    courses = Spread.of(course(other) - course(plain) for plain, other in pairs)
-    assert points
-    assert courses
-    accuracy = fmean(plain[-1]["accuracy"] for plain, _ in pairs)
-    ratios = ratio("up"), ratio("down"), ratio("up", "down")
-    return Line(name, len(pairs[0][0]) - 1, len(pairs), accuracy, points, courses, *ratios)
-
-
 def task_of(row: Mapping[str, Any]) -> str:
     """The name that a row's task has in `TASKS`."""
     for name, sweep in TASKS.items():
@@ -371,37 +260,17 @@ def noise_or_lag(task: str, way: str) -> Cost:
     return Cost(*means, points)
 
 
-@cache
-def defaults(file: str = "defaults") -> dict[str, Line]:
-    rows_ = pq.read_table(ROOT / "docs" / "results" / f"{file}.parquet").to_pylist()
-    return {line.name: line for line in lines(rows_)}
-
-
-def over_all_tasks(file: str = "defaults") -> list[float]:
-    """Least and most of what the default saves in both directions and changes over all rounds."""
-    saved = sorted(line.both for line in defaults(file).values())
-    moved = sorted(100 * line.course.mean for line in defaults(file).values())
-    return [saved[0], saved[-1], moved[0], moved[-1]]
-
-
-def default(row: Row, file: str = "defaults") -> list[float]:
-    """What the default costs and saves on a task of the portfolio."""
-    line = defaults(file)[row.labels[0]]
-    spreads = [x for spread in (line.points, line.course) for x in interval(spread)]
-    return [line.rounds, line.seeds, 100 * line.plain, *spreads, line.up, line.down, line.both]
-
-
 def core(row: Row) -> list[float]:
-    """What `auto` of the small core costs and saves on a task of the long portfolio.
+    """What `auto` costs and saves on a task of the portfolio.
 
-    Uncompressed runs are those of the file of the core before, with the same seeds.
+    Uncompressed runs are in a file of their own, with the same seeds.
     """
     results = ROOT / "docs" / "results"
     read = pq.read_table(results / "core.parquet").to_pylist()
     runs = [run for run in read if run["task"] == row.labels[0]]
     plain: dict[int, list[float]] = {}
-    for line in pq.read_table(results / "defaults-long.parquet").to_pylist():
-        if line["round"] and line["policy"] != "auto" and task_of(line) == row.labels[0]:
+    for line in pq.read_table(results / "uncompressed.parquet").to_pylist():
+        if line["round"] and task_of(line) == row.labels[0]:
             plain.setdefault(line["seed"], []).append(line["accuracy"])
     points = [100 * (fmean(run["accuracies"]) - fmean(plain[run["seed"]])) for run in runs]
     saved = (fmean(run[name] for run in runs) for name in ("up", "down", "both"))
@@ -413,26 +282,6 @@ def of_nvflare(row: Row) -> list[float]:
     read = pq.read_table(ROOT / "docs" / "results" / "nvflare.parquet").to_pylist()
     line = {line.way: line for line in nvflare_rounds.lines(read)}[row.labels[0]]
     return [line.seeds, line.up, line.down, line.both, 100 * line.points]
-
-
-def guarded(codec: str = "uniform") -> list[float]:
-    """Least and largest mean factor of `auto`'s guard with the metrics of a hundred clients."""
-    table = pq.read_table(ROOT / "docs" / "results" / "hundred.parquet")
-    found: dict[str, list[RoundRecord]] = {}
-    for row in sorted(table.to_pylist(), key=lambda row: row["round"]):
-        if (row["policy"] == "auto") == (codec == "uniform") and row["codec"] == codec:
-            seen = {name: row[name] for name in ("round", "replies", "accuracy", "loss")}
-            found.setdefault(row["run"], []).append(RoundRecord(**seen))
-    factors = [geometric_mean(factors_of(history[:-1])) for history in found.values()]
-    return [min(factors), max(factors)]
-
-
-def factors_of(history: Sequence[RoundRecord]) -> Iterator[float]:
-    """The guard's factor after each round, at a tolerance of half a point."""
-    scores = Scores()
-    for seen in history:
-        scores = scores.added(seen, 0.005)
-        yield scores.share
 
 
 def group(codec: str, bound: str = "rel:0.01", dataset: str = "cifar10") -> Group:

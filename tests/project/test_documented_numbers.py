@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from statistics import median
 from typing import NamedTuple
 
 import pytest
@@ -73,13 +72,6 @@ def of(told: Callable[..., list[float]], what: str, *files: str, **conditions: s
     return lambda row: told(what, row.labels[0], *files, **conditions)
 
 
-def in_longer_runs() -> list[float]:
-    """Median and least of the times fewer bytes; most and median of the points that are lost."""
-    saved = [line.both for line in rows.defaults("defaults-long").values()]
-    lost = [-100 * line.course.mean for line in rows.defaults("defaults-long").values()]
-    return [median(saved), min(saved), max(lost), median(lost)]
-
-
 def noise_or_lag(row: Row) -> list[float]:
     """What models lack by a way, how late that is, its bits, and its points, on both tasks."""
     costs = [rows.noise_or_lag(task, row.labels[0]) for task in ("gpt", "lstm")]
@@ -112,12 +104,8 @@ TABLES = [
     ),
     Table(SAVINGS, "| data and shares |", rows.by_shares),
     Table(SAVINGS, "| `delta@0.035` |", of(rows.on_both, "up points seeds", "updates")),
-    Table(SAVINGS, "| a hundred rounds |", of(rows.told, IN_TIME, "horizon", **CIFAR)),
-    Table(SAVINGS, "| ten of a hundred |", rows.hundred),
-    Table(SAVINGS, "| model | rounds | seeds |", rows.default),
     Table(SAVINGS, "| way, twelve rounds |", noise_or_lag),
-    Table(SAVINGS, "| model, longer |", partial(rows.default, file="defaults-long")),
-    Table("docs/results/core.md", "| task, long |", rows.core),
+    Table(SAVINGS, "| task, long |", rows.core),
     Table("README.md", "| task, long |", rows.core),
     Table(COMPARED, "| way | up | both | points |", rows.compared),
     Table(COMPARED, "| way, three tasks |", rows.compared_large),
@@ -129,35 +117,11 @@ TABLES = [
     Table(PAPER, "| | AlexNet | MobileNetV2 |", texts.published_ratios, marked=True),
 ]
 SENTENCES = [
-    *(
-        Sentence(
-            page,
-            "sends N to N times fewer bytes in both directions. The mean accuracy over all rounds"
-            " changes by N to N points",
-            rows.over_all_tasks,
-        )
-        for page in ("docs/index.md",)
-    ),
-    *(
-        Sentence(
-            page,
-            "In longer runs the default sends N to N times fewer, and the mean changes by N to N"
-            " points",
-            partial(rows.over_all_tasks, "defaults-long"),
-        )
-        for page in ("docs/index.md",)
-    ),
     Sentence(
         SAVINGS,
         "That is N bits a parameter at a bound of N, where `uniform` takes N and N. N times fewer"
         " bytes are N bits: even such a quantiser would have the noise of a bound of N.",
         least_bits,
-    ),
-    Sentence(
-        SAVINGS,
-        "In the median, N times fewer bytes are sent in both directions, and N at least. By the"
-        " mean over all rounds, one loses N points, the median N:",
-        in_longer_runs,
     ),
     Sentence(
         SAVINGS,
@@ -167,45 +131,14 @@ SENTENCES = [
     ),
     Sentence(
         SAVINGS,
-        "sends N times fewer bytes up, N down and N in all. Accuracy changes by N ± N points over"
-        " all rounds and by N ± N over the last twenty",
-        lambda: rows.told(
-            "up down total course late", "auto", "horizon", **CIFAR, **SKEWED
-        ),
-    ),
-    Sentence(
-        SAVINGS,
         "at N to N % of the bytes. Without it, 3.5e-2 loses N to N points",
         rows.worth_of_feedback,
-    ),
-    Sentence(
-        SAVINGS,
-        "`step:1` loses N points, `step:1` with `decay = 0.95` loses N, and `step:4` loses N."
-        " With all of 64 clients, `step:4` loses N",
-        rows.ablated,
-    ),
-    Sentence(
-        COMPARED,
-        "sends N to N times fewer bytes up and loses N points at most, where sparse methods lose"
-        " N to N",
-        rows.in_ten_rounds,
     ),
     Sentence(
         COMPARED,
         "`powersgd` and `atomo` lose N to N points, `dgc>topk:k=10%` N to N, and `rtopk` N to N,"
         " more than `topk` at about the same bytes. FetchSGD saves four times, and loses up to N",
         rows.lost_on_large,
-    ),
-    Sentence(
-        CODECS,
-        "sends N % fewer bytes than NNCodec on `mlp` and N % fewer on `gpt`. On logistic"
-        " regression NNCodec sends N % fewer",
-        rows.beside_nncodec,
-    ),
-    Sentence(
-        SAVINGS,
-        "On these runs its mean factor is N to N, and on the uncompressed runs N to N",
-        lambda: rows.guarded() + rows.guarded("raw"),
     ),
     Sentence(PAPER, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
     Sentence(PAPER, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
@@ -305,8 +238,3 @@ def test_every_measured_table_is_recomputed_or_marked(page: str) -> None:
     ]
 
     assert unknown == []
-
-
-def test_every_task_of_the_default_is_measured_over_seeds() -> None:
-    assert rows.defaults().keys() == rows.TASKS.keys()
-    assert all(line.seeds >= 3 for line in rows.defaults().values())
