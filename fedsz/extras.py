@@ -20,7 +20,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "": (
         *("numpy", "ml_dtypes", "msgspec", "safetensors"),
         *("blosc", "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"),
-        *("click", "rich"),
+        "click",
     ),
     "baselines": ("hdf5plugin", "pysz", "zfpy"),
     "flower": ("flwr", "cryptography", "google.protobuf", "grpc", "tomli_w"),

@@ -14,7 +14,7 @@ from typing import Any
 from fedsz.control.record import RoundRecord
 from fedsz.flower import LocalGrid, make_client_app
 from fedsz.formatting import WARNING
-from fedsz.training.federation import federate, prepare
+from fedsz.training.federation import controller_of, federate, prepare
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import RunFolder
 from tests.conftest import ROOT
@@ -42,6 +42,13 @@ def federated(config: RunConfig, nodes: list[dict[str, Any]]) -> list[RoundRecor
     if folder:
         folder.finish()
     return rounds
+
+
+def decided_again(config: RunConfig, rows: list[RoundRecord]) -> None:
+    """A server that is resumed after any round decides the next one as its record has it."""
+    assert rows[0].decision is None
+    for number, row in enumerate(rows[1:], 1):
+        assert controller_of(config, rows[:number]).decision == row.decision
 
 
 def rounds_in(folder: Path) -> list[dict[str, Any]]:

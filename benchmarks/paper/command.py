@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,8 +73,6 @@ def command(
     It trains weights, or takes those of --weights. It makes runs, or takes those of --sweep.
     Figures are written to --folder.
     """
-    from rich.console import Console
-
     from benchmarks.paper.comparison import as_json
     from benchmarks.paper.measurements import Measurements
 
@@ -81,7 +80,7 @@ def command(
     options = MeasurementOptions(
         folder, weights, sweep, read_bandwidth(bandwidth), repeats, seconds
     )
-    on_step = partial(say, style="dim", console=Console(stderr=True))
+    on_step = partial(say, err=True)
     measurements = Measurements(config, options, on_step)
     for name in names:
         comparison = make(name, measurements)
@@ -92,10 +91,7 @@ def command(
 
 
 def _show(comparison: Comparison) -> None:
-    from rich.console import Console
-    from rich.padding import Padding
-
-    say(f"\n{comparison.name.capitalize()}: {comparison.title}", "bold")
+    say(f"\n{comparison.name.capitalize()}: {comparison.title}")
     rows: list[tuple[str, ...]] = []
     before: tuple[str, ...] = ()
     of_runs = any(line.seeds for line in comparison.lines)
@@ -109,12 +105,12 @@ def _show(comparison: Comparison) -> None:
         rows.append((*of, quantity, *numbers))
     runs = (">runs",) if of_runs else ()
     heads = (*comparison.headings, "", ">paper", ">ours", *runs, ">difference")
-    print_table(heads, rows, bold=[line.far for line in comparison.lines])
+    print_table(heads, rows)
     for heading, texts in (("ours", comparison.made_from), ("notes", comparison.notes)):
         if texts:
-            say(f"{heading}:", "dim")
+            say(f"{heading}:")
         for text in texts:
-            Console().print(Padding(text, (0, 0, 0, 2)), highlight=False, markup=False)
+            say(textwrap.indent(text, "  "))
     for path in comparison.files:
         say(f"written: {path}")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fedsz.cli.options import PATH, Command, Handler, configured, json_option
-from fedsz.cli.output import print_json, print_table, say
+from fedsz.cli.options import PATH, Command, Handler, configured
+from fedsz.cli.output import print_table, say
 from fedsz.errors import ConfigError
 from fedsz.formatting import bandwidth as rate
 from fedsz.formatting import count, size
@@ -21,7 +20,7 @@ from fedsz.training.options import ADVISE, BENCH, RunConfig
 
 if TYPE_CHECKING:
     from fedsz.arrays import StateDict
-    from fedsz.experiments.advise import Answer, Choice, Stretch
+    from fedsz.experiments.advise import Answer, Choice
     from fedsz.experiments.bench import Row
 
 SHOWN_MOST: Final = 99_999  # MB/s; a codec that says more has not touched the bytes
@@ -46,7 +45,6 @@ def _measures(command: Handler) -> Handler:
             "data.",
         ),
         click.option("--threads", default=1, help="Threads of a codec; 0 for one on each core."),
-        json_option,
     )
     for decorator in reversed(decorators):
         command = decorator(command)
@@ -67,13 +65,12 @@ def bench(
     files: tuple[Path, ...],
     model: str,
     results: Path | None,
-    json: bool,
     **how: Any,
 ) -> None:
     """Measure codecs on files of weights: ratio, speed both ways, largest error, memory.
 
     FILES are .pt or .safetensors files. Every element is checked against its bound before a time
-    is reported. --json prints a line for each row.
+    is reported.
     """
     from fedsz.experiments.bench import sizes
     from fedsz.experiments.results import BENCH as TABLE
@@ -85,13 +82,10 @@ def bench(
         def on_row(row: Row) -> None:
             if table:
                 table.add([row])
-            if json:
-                print_json(row)
 
         for data, state in _weights(files, model):
             rows = measured(config, data, state, on_row, **how)
-            if not json:
-                _show(data, rows, sizes(state, rule=config.rule, threshold=config.threshold))
+            _show(data, rows, sizes(state, rule=config.rule, threshold=config.threshold))
 
 
 @click.command(ADVISE, cls=Command)
@@ -102,9 +96,7 @@ def bench(
 )
 @click.option("--bandwidth", required=True, help="Bandwidth of the uplink, such as 10mbps.")
 @_measures
-def advise(
-    config: RunConfig, *, file: Path | None, model: str, bandwidth: str, json: bool, **how: Any
-) -> None:
+def advise(config: RunConfig, *, file: Path | None, model: str, bandwidth: str, **how: Any) -> None:
     """Say whether compression is worth it on a link, which codec is best, and where that changes.
 
     FILE is a .pt or .safetensors file, such as clients send. The command measures how fast each
@@ -131,10 +123,7 @@ def advise(
     raw_bytes, _ = sizes(state, rule=config.rule, threshold=config.threshold)
     ways = choices(rows, lossless=lossless, raw_bytes=raw_bytes)
     answers = [answer(ways, written(bound), speed) for bound in how["bounds"]]
-    if json:
-        print_json(_as_dict(data, rows, ways, answers, speed))
-    else:
-        _show_advice(data, rows, ways, answers, speed)
+    _show_advice(data, rows, ways, answers, speed)
 
 
 def _measurement(*, codecs: str, error_bounds: str, **how: Any) -> dict[str, Any]:
@@ -163,20 +152,16 @@ def measured(
     on_row: Callable[[Row], object] = lambda _row: None,
     **how: Any,  # other arguments of `fedsz.experiments.bench.measure`
 ) -> list[Row]:
-    """Measure codecs, and say on standard error which is done, where a person may read it."""
-    from rich.console import Console
-
+    """Measure codecs, and say on standard error which is done."""
     from fedsz.experiments.bench import measure
 
-    with Console(stderr=True).status(f"{data}: reading") as status:
+    def tell(row: Row) -> None:
+        bound = f" at {row['error_bound']}" if row["error_bound"] else ""
+        say(f"{row['data']}: {row['codec']}{bound} done", err=True)
+        on_row(row)
 
-        def tell(row: Row) -> None:
-            bound = f" at {row['error_bound']}" if row["error_bound"] else ""
-            status.update(f"{row['data']}: {row['codec']}{bound} done")
-            on_row(row)
-
-        rule, threshold = config.rule, config.threshold
-        return measure(state, data=data, rule=rule, threshold=threshold, on_row=tell, **how)
+    rule, threshold = config.rule, config.threshold
+    return measure(state, data=data, rule=rule, threshold=threshold, on_row=tell, **how)
 
 
 def shown_bound(bound: str | None) -> str:
@@ -237,9 +222,9 @@ def _show(data: str, rows: list[Row], nbytes: tuple[int, int]) -> None:
             if not row["error"] and row["lossy"] == (cells is lossy)
         ]
         if lines:
-            print_table((*heads, ">peak\nmemory"), lines, gap=1)
+            print_table((*heads, ">peak\nmemory"), lines)
     say_errors(rows)
-    say(f"{rows[0]['machine']}; medians, {count(rows[0]['threads'], 'thread')}", "dim")
+    say(f"{rows[0]['machine']}; medians, {count(rows[0]['threads'], 'thread')}")
 
 
 def _ratio_and_speeds(row: Row) -> Iterator[str]:
@@ -247,38 +232,6 @@ def _ratio_and_speeds(row: Row) -> Iterator[str]:
     for way in ("encode", "decode"):  # MB/s of raw data
         speed = row["raw_bytes"] / 1e6 / row[f"{way}_seconds"]
         yield f"{speed:,.0f}" if speed <= SHOWN_MOST else f"> {SHOWN_MOST:,}"
-
-
-def _as_dict(
-    data: str, rows: list[Row], ways: list[Choice], answers: list[Answer], bandwidth: float
-) -> dict[str, Any]:
-    """Return advice for machines: seconds, bytes, bits a second; null is no bound or no end."""
-
-    def described(way: Choice) -> dict[str, Any]:
-        seconds, worth = way.seconds(bandwidth), way.is_worth(bandwidth)
-        more = {"seconds": seconds, "worth": worth, "worth_below": way.worth_below}
-        return {**asdict(way), "ratio": way.ratio, **more}
-
-    def change(stretch: Stretch) -> dict[str, Any]:
-        way, high = stretch.choice, stretch.high if math.isfinite(stretch.high) else None
-        return {"codec": way.codec, "error_bound": way.error_bound, "from": stretch.low, "to": high}
-
-    failed = ("codec", "error_bound", "data", "part", "error")
-    return {
-        "data": data,
-        **{name: rows[0][name] for name in ("machine", "threads")},
-        "bandwidth": bandwidth,
-        "choices": list(map(described, ways)),
-        "answers": [
-            {
-                "error_bound": answer.error_bound,
-                "best": described(answer.best),
-                "changes": list(map(change, answer.stretches)),
-            }
-            for answer in answers
-        ],
-        "errors": [{name: row[name] for name in failed} for row in rows if row["error"]],
-    }
 
 
 def _show_advice(
@@ -302,12 +255,12 @@ def _show_advice(
 
     say(f"{data}: {size(plain.raw_bytes)}, {time(before)} at {at}")
     numbers = (">ratio", ">encode", ">decode", f">at\n{at}", ">saved")
-    print_table(("codec", "bound", *numbers, ">worth it\nbelow"), map(cells, coded), gap=1)
+    print_table(("codec", "bound", *numbers, ">worth it\nbelow"), map(cells, coded))
     say_errors(rows)
-    say(f"{rows[0]['machine']}, {count(rows[0]['threads'], 'thread')}, both ends", "dim")
+    say(f"{rows[0]['machine']}, {count(rows[0]['threads'], 'thread')}, both ends")
     partly = [way for way in ways if way.measured_bytes < way.raw_bytes]
     if parts := [f"{way.codec} {size(way.measured_bytes)}" for way in partly]:
-        say(f"~ measured on a part, the rest taken to be like it: {', '.join(parts)}", "dim")
+        say(f"~ measured on a part, the rest taken to be like it: {', '.join(parts)}")
     for answer in answers:
         of = " of each tensor's range" if answer.error_bound.startswith("rel:") else ""
         say(f"within {shown_bound(answer.error_bound)}{of}:")
@@ -315,7 +268,7 @@ def _show_advice(
             where = f"from {rate(stretch.low)} on" if stretch.low else "on the slowest links"
             say(f"  {where}: {_named(stretch.choice)} is best")
     for answer in answers:
-        say(f"At {at} {_sentence(answer, plain, bandwidth)}", "bold")
+        say(f"At {at} {_sentence(answer, plain, bandwidth)}")
 
 
 def _sentence(answer: Answer, plain: Choice, bandwidth: float) -> str:

@@ -2,68 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from fedsz.cli.options import json_option
-from fedsz.cli.output import print_json
+from fedsz.cli.output import print_table, say
 
 
 @click.command("codecs")
-@json_option
-def codecs(*, json: bool) -> None:
+def codecs() -> None:
     """List the codecs with their settings, and what this machine lacks for them."""
-    import dataclasses
-
     from fedsz import system
     from fedsz.codecs import CODECS, sandbox
+    from fedsz.spec_strings import settings_of
 
-    rows: list[dict[str, Any]] = [
-        {
-            "name": codec.name,
-            "lossy": codec.lossy,
-            "settings": {x.name: getattr(codec, x.name) for x in dataclasses.fields(codec)},
-            "missing": codec.missing(),
-        }
-        for codec in CODECS
+    rows = [
+        (x.name, "lossy" if x.lossy else "lossless", _written(settings_of(x)), x.missing() or "")
+        for x in CODECS
     ]
-    if json:
-        print_json(rows)
-        return
-    for row in rows:
-        chosen = ",".join(f"{name}={value}" for name, value in row["settings"].items())
-        kind = "lossy" if row["lossy"] else "lossless"
-        print(f"{row['name']:10}{kind:10}{chosen:26}{row['missing'] or ''}".rstrip())
+    print_table(("codec", "kind", "settings", ""), rows)
     for line in (*system.lacking(), *sandbox.lacking()):
-        print(f"on this system {line}")
+        say(f"on this system {line}")
 
 
 @click.command("methods")
-@json_option
-def methods(*, json: bool) -> None:
+def methods() -> None:
     """List the methods that --update composes, their settings, and the chains that have names."""
     from fedsz.methods import PRESETS, all_methods
     from fedsz.spec_strings import settings_of
 
-    rows: list[dict[str, Any]] = [
-        {
-            "name": method.name,
-            "settings": {name: str(value) for name, value in settings_of(method).items()},
-            "summary": method.summary,
-        }
-        for method in all_methods()
-    ]
-    rows += [{"name": p.name, "chain": p.chain, "summary": p.summary} for p in PRESETS]
-    if json:
-        print_json(rows)
-        return
-    lines = [(row["name"], row.get("chain") or _written(row), row["summary"]) for row in rows]
-    names, chains = (max(len(line[column]) for line in lines) + 2 for column in (0, 1))
-    for name, chain, summary in lines:
-        print(f"{name:{names}}{chain:{chains}}{summary}")
-    print("Any of `fedsz codecs` may come last: a lossy one with its bound, such as uniform@std:1.")
+    rows = [(x.name, _written(settings_of(x)), x.summary) for x in all_methods()]
+    rows += [(preset.name, preset.chain, preset.summary) for preset in PRESETS]
+    print_table(("method", "settings or chain", ""), rows)
+    say("Any of `fedsz codecs` may come last: a lossy one with its bound, such as uniform@std:1.")
 
 
-def _written(row: dict[str, Any]) -> str:
-    return ",".join(f"{name}={value}" for name, value in row["settings"].items())
+def _written(settings: Mapping[str, Any]) -> str:
+    return ",".join(f"{name}={value}" for name, value in settings.items())

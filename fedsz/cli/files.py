@@ -33,54 +33,30 @@ SHOWN: Final = 8  # names in an error
 
 @click.command(COMPRESS, cls=Command)
 @configured(COMPRESS)
-@click.argument("models", nargs=-1, required=True, type=PATH)
-@click.option(
-    "--output", "-o", type=PATH, help="Stream to write, of one file; MODEL.fsz by default."
-)
+@click.argument("model", type=PATH)
+@click.option("--output", "-o", type=PATH, help="Stream to write; MODEL.fsz by default.")
 @click.option(
     "--key", default="", help="Where the state_dict is in a checkpoint, such as net or ema.model."
 )
 @force_option
-@json_option
-def compress(
-    config: RunConfig,
-    *,
-    models: tuple[Path, ...],
-    output: Path | None,
-    key: str,
-    force: bool,
-    json: bool,
-) -> None:
-    """Compress files of weights within an error bound.
+def compress(config: RunConfig, *, model: Path, output: Path | None, key: str, force: bool) -> None:
+    """Compress a file of weights within an error bound.
 
-    MODELS are files of weights: .pt, .ckpt, .safetensors or .npz; or folders of a Hugging Face
+    MODEL is a file of weights: .pt, .ckpt, .safetensors or .npz; or the folder of a Hugging Face
     model, or the .safetensors.index.json of its shards.
     """
     from fedsz.core.encode import compress_measured
     from fedsz.whole_files import write_whole
 
-    targets = [_stream_of(model) for model in models]
-    if output:
-        if len(models) > 1:
-            raise ConfigError(f"--output names one stream; there are {len(models)} files")
-        targets = [output]
-    for i, target in enumerate(targets):
-        if target in targets[:i]:
-            raise ConfigError(f"{models[targets.index(target)]} and {models[i]} would be {target}")
-        check_free(target, force=force)
-    for model, target in zip(models, targets, strict=True):
-        stream, report = compress_measured(
-            read_state_dict(model, key), config.compression.require()
-        )
-        write_whole(target, stream)
-        if json:
-            print_json({"output": str(target), **vars(report)})
-            continue
-        click.echo(
-            f"{target}: {size(report.nbytes)} for {size(report.raw_bytes)},"
-            f" {report.raw_bytes / report.nbytes:.2f}x smaller in {report.seconds:.2f} s,"
-            f" largest error {report.max_error:.4f} of its bound"
-        )
+    target = output or _stream_of(model)
+    check_free(target, force=force)
+    stream, report = compress_measured(read_state_dict(model, key), config.compression.require())
+    write_whole(target, stream)
+    click.echo(
+        f"{target}: {size(report.nbytes)} for {size(report.raw_bytes)},"
+        f" {report.raw_bytes / report.nbytes:.2f}x smaller in {report.seconds:.2f} s,"
+        f" largest error {report.max_error:.4f} of its bound"
+    )
 
 
 @click.command("decompress")

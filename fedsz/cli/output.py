@@ -7,24 +7,19 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from fedsz import system
 from fedsz.errors import FedszError
-from fedsz.formatting import WARNING, printable
+from fedsz.formatting import WARNING, one_line, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
     from fedsz.training.events import Event
     from fedsz.training.options import RunConfig
 
-UNLIMITED: Final = 10_000  # columns
 COMMAND: Final = "fedsz.command"  # the logger of a command's own warnings, and of its error
 # Loggers whose warnings an operator must hear: a link is plaintext, a tracker is left out.
 HEARD: Final = ("fedsz.security", "fedsz.monitoring")
@@ -36,21 +31,26 @@ def print_json(value: Any) -> None:
     """Print a line of JSON at once."""
     import msgspec
 
-    _print_line(msgspec.json.encode(value).decode())
+    _print(msgspec.json.encode(value).decode())
 
 
 def print_event(event: Event) -> None:
     """Print an event as a line of JSON at once."""
     from fedsz.training.events import to_json
 
-    _print_line(to_json(event))
+    _print(to_json(event))
 
 
-def _print_line(line: str) -> None:
-    """Print a line; if nobody reads stdout any more, end the command."""
+def say(text: str, *, err: bool = False) -> None:
+    """Print text at once, without what a terminal takes for commands; ``err``: on stderr."""
+    _print(printable(text), err=err)
+
+
+def _print(text: str, *, err: bool = False) -> None:
+    """Print lines; if nobody reads stdout any more, end the command."""
     with _printing:  # print() gives way to other threads before the end of a long line
         try:
-            print(line, flush=True)
+            print(text, flush=True, file=sys.stderr if err else sys.stdout)
         except BrokenPipeError:
             close_stdout()
             _end()
@@ -96,53 +96,24 @@ def warn(why: str) -> None:
         logging.getLogger(COMMAND).warning("warning: %s", why)
 
 
-def say(text: str, style: str = "", *, console: Console | None = None) -> None:
-    """Print text as it is, of any width; see `plain`. Ends the command if nobody reads stdout."""
-    from rich.console import Console
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; its lines are as long as they must be.
 
-    screen = console or Console()
-    try:
-        screen.print(plain(text), style=style, highlight=False, soft_wrap=True)
-    except SystemExit:  # as rich has it, and from now on it prints nothing
-        _end()
-
-
-def plain(text: str) -> Text:
-    """Return text for rich, though it hold what rich or a terminal would take for commands."""
-    from rich.text import Text
-
-    return Text(printable(text))
-
-
-def print_table(
-    heads: Sequence[str],  # of the columns; ``>`` before one says that it holds numbers
-    rows: Iterable[Sequence[str]],
-    *,
-    gap: int = 2,  # blanks between columns
-    folded: Mapping[str, int] | None = None,  # the folded columns' least width; None: all words
-    bold: Iterable[bool] = repeat(False),  # row by row
-) -> None:
-    """Print a table whose words are folded on narrow screens, and whose numbers are not."""
-    from rich.console import Console
-    from rich.table import Table
-
-    # No frame: names are long, and terminals have 80 columns.
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    Args:
+        heads: of the columns, of one line or two; ``>`` before one says that it holds numbers.
+        rows: the cells of each.
+    """
     height = max(head.count("\n") for head in heads)
-    for head in heads:
-        right = head.startswith(">")
-        table.add_column(
-            "\n" * (height - head.count("\n")) + head.removeprefix(">"),  # at the bottom
-            justify="right" if right else "left",
-            no_wrap=right or (folded is not None and head not in folded),
-            overflow="fold",
-            min_width=(folded or {}).get(head),
+    padded = ("\n" * (height - head.count("\n")) + head.removeprefix(">") for head in heads)
+    lines = [*zip(*(head.split("\n") for head in padded), strict=True)]
+    lines += [tuple(map(one_line, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (
+            f"{cell:>{width}}" if head.startswith(">") else f"{cell:{width}}"
+            for head, cell, width in zip(heads, line, widths, strict=True)
         )
-    for row, strong in zip(rows, bold, strict=False):
-        table.add_row(*row, style="bold" if strong else "")
-    # Of any width where stdout is no terminal, so that names stay on one line.
-    free = "COLUMNS" not in os.environ and not sys.stdout.isatty()
-    Console(width=UNLIMITED if free else None).print(table, markup=False)
+        say("  ".join(cells).rstrip())
 
 
 class JsonFormatter(logging.Formatter):

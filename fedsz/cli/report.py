@@ -59,8 +59,6 @@ def report(
     SOURCE is a sweep's Parquet file, or the folder of a run. The page needs no network and no
     other file.
     """
-    from rich.console import Console
-
     from fedsz import quantities
     from fedsz.cli.files import check_free
     from fedsz.report import BANDWIDTHS, default_target, write_report
@@ -70,15 +68,14 @@ def report(
     if figures and figures.is_dir() and any(figures.iterdir()) and not force:
         raise ConfigError(f"{figures} is not empty; --force writes over what has the same names")
     bandwidths = [quantities.bandwidth(text) for text in bandwidth] if bandwidth else BANDWIDTHS
-    with Console(stderr=True).status("drawing"):
-        write_report(
-            sources,
-            target,
-            bandwidths=bandwidths,
-            latency=quantities.latency(latency),
-            figures=figures,
-            reach=reach,
-        )
+    write_report(
+        sources,
+        target,
+        bandwidths=bandwidths,
+        latency=quantities.latency(latency),
+        figures=figures,
+        reach=reach,
+    )
     click.echo(target)
     if figures:
         click.echo(figures)

@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from fedsz.cli.options import PATH, Command, configured, json_option
-from fedsz.cli.output import (
-    failure_as_json,
-    print_json,
-    print_table,
-    say,
-    warn_of_update,
-)
-from fedsz.core.settings import EXACT
+from fedsz.cli.output import failure_as_json, print_table, say, warn_of_update
+from fedsz.core.settings import EXACT, Settings
 from fedsz.training.options import CLIENT, RUN, SERVER, RunConfig
 
 if TYPE_CHECKING:
-    from fedsz.training.run_folder import Decided
+    from fedsz.control.record import RoundRecord
 
 
 @click.command(RUN, cls=Command)
@@ -78,50 +72,34 @@ def client(config: RunConfig, *, json: bool) -> None:
 
 @click.command("decisions")
 @click.argument("run_dir", type=PATH)
-@json_option
-@click.pass_context
-def decisions(context: click.Context, run_dir: Path, *, json: bool) -> None:
-    """Show how each round of a run was compressed and why, and check it against its record.
+def decisions(run_dir: Path) -> None:
+    """Show how each round of a run was compressed, and why.
 
-    RUN_DIR is the folder of a run. The exit code is 1 if a policy would not decide as it did.
+    RUN_DIR is the folder of a run.
     """
-    from fedsz.training.run_folder import decisions
+    from fedsz.training.run_folder import read_rounds
 
-    rows, reasons, differ = [], [], []  # and no records: those of a long run are gigabytes
-    for one in decisions(run_dir):
-        number = one.record.round
-        if not one.same:
-            differ.append(str(number))
-        if json:
-            print_json({"round": number, "decision": one.decision, "again": one.again})
-        else:
-            rows.append(_cells(one))
-            reasons.append(f"round {number}: {one.decision.why or 'as the options say'}")
-    if not json:
-        heads = ("round", "update", "bound", "downlink", "accuracy", "up", "energy", "residual")
-        words = ("update", "bound", "downlink")
-        print_table([head if head in words else f">{head}" for head in heads], rows)
-        # Reasons are sentences: in a column, a narrow screen would leave a word a line.
-        for reason in reasons:
-            say(reason)
-        verdict = f"differ in round {', '.join(differ)}" if differ else "the same again"
-        say(f"{len(rows)} decisions: {verdict}")
-    context.exit(bool(differ))
+    rows, reasons = [], []  # and no records: those of a long run are gigabytes
+    for record in read_rounds(run_dir):
+        if decision := record.decision:
+            rows.append(_cells(record, decision.config))
+            reasons.append(f"round {record.round}: {decision.why or 'as the options say'}")
+    heads = (">accuracy", ">up", ">energy", ">residual")
+    print_table((">round", "update", "bound", "downlink", *heads), rows)
+    for reason in reasons:
+        say(reason)
 
 
-def _cells(one: Decided) -> tuple[str, ...]:
+def _cells(row: RoundRecord, config: Settings) -> tuple[str, ...]:
     from fedsz.control.round_numbers import NUMBERS  # brings numpy, which --help needs not
 
-    config, row = one.decision.config, one.record
-    accuracy = "-" if row.accuracy is None else f"{100 * row.accuracy:.2f} %"
-    ratio = f"{row.ratio:.1f}x" if row.ratio else "-"
     sent = (config.update, _short(config.error_bound), _short(config.downlink))
-    arrived = NUMBERS["energy_fraction"].text(row), NUMBERS["residual_ratio"].text(row)
-    return (str(row.round), *sent, accuracy, ratio, *arrived)
+    numbers = ("accuracy", "ratio", "energy_fraction", "residual_ratio")
+    return (str(row.round), *sent, *(NUMBERS[name].text(row) for name in numbers))
 
 
 def _short(bound: str) -> str:
-    """Return a bound to four digits, and any other downlink as it is: --json has them all."""
+    """Return a bound to four digits, and any other downlink as it is: rounds.jsonl has them all."""
     kind, colon, number = bound.rpartition(":")
     return f"{kind}{colon}{float(number):.4g}" if bound != EXACT else bound
 

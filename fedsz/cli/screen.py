@@ -1,4 +1,4 @@
-"""A run on the screen: a line for each round, above a line that says what goes on."""
+"""A run in lines: one for each round, and what goes on now and then."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from contextlib import contextmanager, nullcontext
 from typing import Final, Self
 
 import click
-from rich.console import Console
 
-from fedsz.cli.output import plain, print_event, say
+from fedsz.cli.output import print_event, say
 from fedsz.control.record import RoundRecord
 from fedsz.control.round_numbers import NUMBERS
 from fedsz.formatting import ALL_ZERO, count, duration, outcome, size
@@ -19,7 +18,7 @@ from fedsz.monitoring.live_round import LiveRound
 from fedsz.training.events import Client, Done, Event, Listening, Watched
 from fedsz.transport.link_events import EventKind, LinkEvent
 
-QUIET_SECONDS: Final = 30.0  # without a line, after which a log is told what goes on
+QUIET_SECONDS: Final = 30.0  # without a line, after which what goes on is printed
 
 NAMED: Final = 4  # clients that the summary names
 FAILED: Final = "failed"  # a failure of unknown kind
@@ -30,62 +29,51 @@ WIDTHS: Final = {  # eleven columns fit into 80 characters
 }  # fmt: skip
 # Under differential privacy nothing is fed back, so there are no residuals.
 PRIVATE: Final = {("epsilon" if n == "residual_ratio" else n): w for n, w in WIDTHS.items()}
-
-TRAIN: Final = "train"
-# What an app does with a message of a type, and has done.
-WORK: Final = {TRAIN: ("training", "trained"), "evaluate": ("evaluating", "evaluated")}
-OTHER_WORK: Final = ("working on", "worked")
+TRAIN: Final = "train"  # the type of a message
 
 
-class StatusLine:
-    """What goes on: one line that is updated on a terminal, and a line now and then in a log.
+class Lines:
+    """Prints lines, and what goes on when `QUIET_SECONDS` have passed since the last one.
 
-    A log gets the text when `QUIET_SECONDS` have passed since its last line, if it does not have it
-    yet. All methods may be called from any thread.
+    All methods may be called from any thread.
     """
 
-    def __init__(self, console: Console, text: str) -> None:
-        self._console, self._text = console, text
-        self._spinner = console.status(plain(text))
+    def __init__(self, text: str) -> None:
+        self._text = text
         self._lock = threading.Lock()  # over what follows
-        self._said = ""  # the last text in the log
-        self._last = time.monotonic()  # when its last line was printed
+        self._printed = ""  # the last text that was printed
+        self._last = time.monotonic()  # when the last line was
         self._ended = threading.Event()
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._spinner.start()
-        else:
-            threading.Thread(target=self._remind, name="fedsz-status", daemon=True).start()
+        threading.Thread(target=self._remind, name="fedsz-lines", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._spinner.stop()
 
     def update(self, text: str, *, at_once: bool = False) -> None:
-        """Say that this goes on now; ``at_once`` also in a log."""
+        """Note that this goes on now; ``at_once`` prints it, unless it was the last text."""
         self._text = text
-        self._spinner.update(plain(text))
-        if at_once and not self._console.is_terminal:
-            self._log()
+        if at_once:
+            self._print_text()
 
-    def say(self, text: str, style: str = "") -> None:
-        """Print lines above."""
+    def say(self, text: str) -> None:
+        """Print lines."""
         with self._lock:
             self._last = time.monotonic()
-            say(text, style, console=self._console)
+            say(text)
 
-    def _log(self) -> None:
+    def _print_text(self) -> None:
         with self._lock:
-            if self._text != self._said:
-                self._said, self._last = self._text, time.monotonic()
-                say(self._text, console=self._console)
+            if self._text != self._printed:
+                self._printed, self._last = self._text, time.monotonic()
+                say(self._text)
 
     def _remind(self) -> None:
         while not self._ended.wait(1.0):
             if time.monotonic() - self._last >= QUIET_SECONDS:
-                self._log()
+                self._print_text()
 
 
 def heads_of(widths: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
@@ -96,15 +84,11 @@ def heads_of(widths: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
 HEADS: Final = heads_of(WIDTHS)
 
 
-class RunTable(StatusLine):
-    """Shows events: a table that grows by a line a round, above a line that says what goes on.
-
-    Finished lines are printed, not redrawn, so that a run of a thousand rounds scrolls as it should
-    and reads the same in a file.
-    """
+class RunTable(Lines):
+    """Shows events: a table that grows by a line a round, so that it reads the same in a file."""
 
     def __init__(self) -> None:
-        super().__init__(Console(), "starting the server")
+        super().__init__("starting the server")
         self._round: RoundRecord | None = None
         self._is_zero = False  # whether the last round's updates were
         self._live = LiveRound()
@@ -124,43 +108,43 @@ class RunTable(StatusLine):
         self._live.take(event)
         match event:
             case Watched(what, url):
-                self.say(f"{what} at {url}", "dim")
+                self.say(f"{what} at {url}")
             case Listening():
                 self._listening = event
-                self.say(f"listening on port {event.port}, results in {event.run_dir}", "dim")
+                self.say(f"listening on port {event.port}, results in {event.run_dir}")
                 if event.privacy:
-                    self.say(event.privacy, "dim")
+                    self.say(event.privacy)
             case Client(client_id, what, detail) if not self._done:
                 if what not in ("joined", "received"):
-                    self.say(f"client {client_id} {what}: {detail}", "dim")
+                    self.say(f"client {client_id} {what}: {detail}")
             case RoundRecord():
-                if not self._round:
-                    for heads in heads_of(_widths(event)):
-                        self._print_row(heads, style="bold")
-                self._round = event
-                for failure in event.failures:
-                    self.say(
-                        f"round {event.round} without {failure.client}: {failure.reason}", "dim"
-                    )
-                self._print_row(cells(event))
-                if event.uncounted:
-                    self.say(f"round {event.round} does not count: {event.uncounted}", "dim")
-                if event.is_zero and not self._is_zero:
-                    self.say(f"round {event.round}: {ALL_ZERO}")
-                self._is_zero = event.is_zero
-                if event.ended:
-                    self.say(f"the run ends after round {event.round}: {event.ended}")
+                self._end_round(event)
             case Done():
                 self._done = event
         self.update(self._live.text(), at_once=not self._round)
+
+    def _end_round(self, record: RoundRecord) -> None:
+        if not self._round:
+            for heads in heads_of(_widths(record)):
+                self._print_row(heads)
+        self._round = record
+        for failure in record.failures:
+            self.say(f"round {record.round} without {failure.client}: {failure.reason}")
+        self._print_row(cells(record))
+        if record.uncounted:
+            self.say(f"round {record.round} does not count: {record.uncounted}")
+        if record.is_zero and not self._is_zero:
+            self.say(f"round {record.round}: {ALL_ZERO}")
+        self._is_zero = record.is_zero
+        if record.ended:
+            self.say(f"the run ends after round {record.round}: {record.ended}")
 
     def _summary(self, done: Done) -> None:
         if not self._round:
             self.say(f"all rounds were over; results in {done.run_dir}")
             return
         of = done.totals
-        rounds = "round" if done.rounds == 1 else "rounds"
-        took = f"after {done.rounds} {rounds} in {done.round_seconds:.1f} s"
+        took = f"after {count(done.rounds, 'round')} in {done.round_seconds:.1f} s"
         lines = [f"{outcome(self._round.accuracy, self._round.loss)} {took}"]
         if of.sent_up:
             ratio = f"{of.raw_up / of.sent_up:.2f}x smaller ({size(of.wire_up)} on the wire)"
@@ -176,9 +160,9 @@ class RunTable(StatusLine):
         lines += failure_lines(done.failures)
         self.say("\n".join((*lines, f"results in {done.run_dir}")))
 
-    def _print_row(self, row: tuple[str, ...], style: str = "") -> None:
+    def _print_row(self, row: tuple[str, ...]) -> None:
         padded = (f"{cell:>{width}}" for cell, width in zip(row, WIDTHS.values(), strict=True))
-        self.say(" ".join(padded), style)
+        self.say(" ".join(padded))
 
 
 def failure_lines(failures: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -229,14 +213,14 @@ def events_shown(*, json: bool) -> Iterator[Callable[[Event], None]]:
         raise click.exceptions.Exit(1)
 
 
-class ClientLines(StatusLine):
-    """Shows a client's events: a line for each round, above a line that says what goes on."""
+class ClientLines(Lines):
+    """Shows a client's events: a line for each round."""
 
     def __init__(self, server: str) -> None:
-        super().__init__(Console(), "starting the client")
+        super().__init__("starting the client")
         self._server = server
-        self._said_why = False  # that it cannot reach the server, since it last could
         self._joined = False
+        self._said_why = False  # that it cannot reach the server, since it last could
         self._rounds = self._sent = 0  # rounds trained, and bytes of all replies
         self._received = 0  # bytes of the message in work
         self._work = LinkEvent(EventKind.WORKING, "")  # the last one
@@ -255,8 +239,7 @@ class ClientLines(StatusLine):
         """Take an event into the picture."""
         match event.kind:
             case EventKind.CONNECTING:
-                text = f"connecting to {self._server}"
-                self.update(text, at_once=not self._said_why)
+                self.update(f"connecting to {self._server}", at_once=not self._said_why)
             case EventKind.WAITING:
                 text = f"no link to {self._server}: {event.detail}"
                 self.update(text, at_once=not self._said_why)
@@ -264,21 +247,19 @@ class ClientLines(StatusLine):
             case EventKind.JOINED:
                 self._joined, self._said_why = True, False
                 self.say(f"joined {self._server} as {event.client_id}")
-                self._say_what_next()
+                self.update("waiting for the next round")
             case EventKind.LEFT:
                 self._farewell = event.detail
-                self.update(f"{event.detail}; ending")
-            case EventKind.RECEIVING:
-                self.update(f"receiving the model: {_percent(event)}")
             case EventKind.RECEIVED:
                 self._received = event.wire_bytes
             case EventKind.WORKING:
                 self._work, self._begun, self._took = event, time.monotonic(), None
-                self._say_what_next()
+                self.update(f"working on {_round(event)}")
             case EventKind.SENDING:
                 if self._took is None:  # else it is sent once more
                     self._took = time.monotonic() - self._begun
-                self.update(f"uploading {_percent(event)}")
+                way = f"{size(event.size)}, {100 * event.passed // event.size} %"
+                self.update(f"uploading {way}")
             case EventKind.SENT:
                 self._count(event)
             case EventKind.FAILED:
@@ -290,28 +271,14 @@ class ClientLines(StatusLine):
             self._end(f"failed: {sent.detail}")
             return
         self._rounds += self._work.detail == TRAIN
+        work = "trained" if self._work.detail == TRAIN else "worked"
         received, took = size(self._received), duration(self._took or 0.0)
-        done = f"{_word(self._work, 1)} {took}, sent {size(sent.wire_bytes)}"
-        self._end(f"received {received}, {done}")
+        self._end(f"received {received}, {work} {took}, sent {size(sent.wire_bytes)}")
 
     def _end(self, how: str) -> None:
         self.say(f"{_round(self._work)}: {how}")
-        self._say_what_next()
-
-    def _say_what_next(self) -> None:
-        # An app works on without a link, and on what the server no longer waits for.
-        works = self._work.message_id and self._took is None
-        now = f"{_word(self._work, 0)} {_round(self._work)}"
-        self.update(now if works else "waiting for the next round")
-
-
-def _word(work: LinkEvent, tense: int) -> str:
-    return WORK.get(work.detail, OTHER_WORK)[tense]
+        self.update("waiting for the next round")
 
 
 def _round(work: LinkEvent) -> str:
     return f"round {work.round}" if work.round else f"a {work.detail!r} message"
-
-
-def _percent(way: LinkEvent) -> str:
-    return f"{size(way.size)}, {100 * way.passed // way.size} %"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fedsz.cli.options import Command, configured, json_option
-from fedsz.cli.output import print_json, print_table, say
+from fedsz.cli.options import Command, configured
+from fedsz.cli.output import print_table, say
 from fedsz.experiments.sweep_plan import SweepConfig, run_id
 from fedsz.formatting import count, duration, metric, outcome
 from fedsz.training.options import SWEEP
@@ -25,19 +25,14 @@ if TYPE_CHECKING:
     from fedsz.training.options import RunConfig
 
 COLUMNS: Final = ("seed", "dataset", "model", "partition", "way")  # a way says the rest
-# With 80 columns the data set goes below the model, and its partition below that.
-FOLDED: Final = {"model, data": 13, "way": 15}
 
 
 @click.command(SWEEP, cls=Command)
 @configured(SWEEP, of=SweepConfig)
 @click.option("--dry-run", is_flag=True, help="Print the plan and an estimate of its time.")
 @click.option("--retry", is_flag=True, help="Run the runs again that failed.")
-@json_option
 @click.pass_context
-def sweep(
-    context: click.Context, config: SweepConfig, *, dry_run: bool, retry: bool, json: bool
-) -> None:
+def sweep(context: click.Context, config: SweepConfig, *, dry_run: bool, retry: bool) -> None:
     """Run every combination of models, data sets, schemes and seeds, and keep the results.
 
     A scheme is a codec with a bound, or an item of --ways.
@@ -46,45 +41,32 @@ def sweep(
     sweep ends. To continue a sweep that was stopped, give the same command again. The exit code is
     1 if a run failed.
     """
-    from rich.console import Console
-
-    from fedsz.cli.screen import StatusLine
     from fedsz.experiments.duration_estimate import seconds
     from fedsz.experiments.results import SWEEP, Results
     from fedsz.experiments.sweep import Sweep, check
 
     check(config)
     if dry_run:
-        _print_plan(config, json=json)
+        _print_plan(config)
         return
-    console = Console(stderr=True)
     with Results(Path(config.results), SWEEP) as results:
         sweep = Sweep(config, results)
         if retry:
             sweep.forget_failures()
         if sweep.done:
-            say(f"{sweep.done} runs are in {config.results} already", console=console)
+            say(f"{sweep.done} runs are in {config.results} already", err=True)
         if sweep.pending:
-            with StatusLine(console, "timing a few steps, to say how long it takes"):
-                times = [seconds(run) for run in sweep.pending]
-            say(total_time(times, config.jobs), console=console)
+            say(total_time([seconds(run) for run in sweep.pending], config.jobs), err=True)
         for why, runs in sweep.missing.items():
-            say(f"{why}; without it, {count(runs, 'run')} will fail", console=console)
+            say(f"{why}; without it, {count(runs, 'run')} will fail", err=True)
         progress = SweepProgress(sweep)
-        with StatusLine(console, "starting") as status, closing(sweep.run()) as steps:
+        with closing(sweep.run()) as steps:
             for step in steps:
                 if step.over:
-                    status.say(progress.line(step))
-                    if json:
-                        columns = _columns(step.run)
-                        print_json({**columns, "error": step.error, "seconds": step.seconds})
-                elif step.round:
-                    done = f"round {step.round.round} of {step.run.rounds}"
-                    status.update(f"{progress.name(step.run)}: {done}")
-        if not json:
-            print_summary(sweep)
+                    say(progress.line(step), err=True)
+        print_summary(sweep)
     if sweep.failed:
-        say(f"{count(sweep.failed, 'run')} failed; --retry runs them again", console=console)
+        say(f"{count(sweep.failed, 'run')} failed; --retry runs them again", err=True)
         context.exit(1)
 
 
@@ -118,19 +100,15 @@ class SweepProgress:
         return sum(map(statistics.median, alike)) / min(self._jobs, max(len(self._pending), 1))
 
 
-def _print_plan(config: SweepConfig, *, json: bool) -> None:
+def _print_plan(config: SweepConfig) -> None:
     from fedsz.experiments.duration_estimate import seconds
 
     times = [seconds(run) for run in config.runs]
     rows = []
     for name, estimate in zip(map(_columns, config.runs), times, strict=True):
-        if json:
-            print_json({**name, "seconds": estimate})
         about = "unknown" if estimate is None else duration(estimate)
         rows.append((*(str(name[column]) for column in COLUMNS), about))
-    if json:
-        return
-    print_table((*COLUMNS, "about"), rows, folded={"way": 1})
+    print_table((*COLUMNS, "about"), rows)
     say(total_time(times, config.jobs))
 
 
@@ -174,7 +152,7 @@ def print_summary(sweep: Sweep) -> None:
     judge = "accuracy" if measured else "loss"
     numbers = (">seeds", f">{judge}", ">up", ">both", ">error/\nbound", ">failed")
     cells = ((*key, *_outcome(alike, judge)) for key, alike in groups.items())
-    print_table(("model, data", "way", *numbers), cells, folded=FOLDED)
+    print_table(("model, data", "way", *numbers), cells)
 
 
 def _outcome(runs: Sequence[Run], judge: str) -> tuple[str, ...]:

@@ -21,8 +21,7 @@ import tomli_w
 from flwr.app import ConfigRecord, RecordDict
 
 from fedsz.arrays import NDArray
-from fedsz.control.controller import Controller
-from fedsz.control.record import Decision, RoundRecord
+from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError, CorruptStream, FedszError, cannot
 from fedsz.flower.records import to_record, views_of
 from fedsz.flower.update import Update
@@ -342,39 +341,6 @@ def read_rounds(folder: Path) -> Iterator[RoundRecord]:
                 raise ConfigError(f"cannot read rounds: {what}") from err
             if isinstance(event, RoundRecord):
                 yield event
-
-
-class Decided(NamedTuple):
-    """A round's decision."""
-
-    record: RoundRecord
-    decision: Decision  # what the round used
-    again: Decision  # what the policy decides now, from the rounds before it
-
-    @property
-    def same(self) -> bool:
-        """Whether the two agree."""
-        return self.decision == self.again
-
-
-def decisions(folder: Path) -> Iterator[Decided]:
-    """Decide the rounds of a run again, from its folder; keeps none of them.
-
-    Raises:
-        ConfigError: it is no folder of a run, or its policy does not exist here.
-    """
-    run = RunConfig.read(folder / CONFIG)
-    controller = Controller(
-        run.policy,
-        run.compression,
-        tolerance=run.tolerance,
-        rounds=run.rounds,
-        private=run.dp_epsilon > 0,
-    )
-    for record in read_rounds(folder):
-        if record.decision is not None and controller.decision is not None:
-            yield Decided(record, record.decision, controller.decision)
-        controller.decide(record)
 
 
 def _pieces(path: Path, size: int, start: int = 0) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,14 @@ def model(tmp_path: Path) -> Path:
 def test_a_model_there_and_back(model: Path, suffix: str) -> None:
     stream, back = model.with_suffix(".fsz"), model.with_name(f"back{suffix}")
 
-    compressed = call("compress", model, "-o", stream, "--error-bound", "1e-2", "--json")
+    compressed = call("compress", model, "-o", stream, "--error-bound", "1e-2")
     decompressed = call("decompress", stream, "-o", back)
 
     assert compressed.returncode == decompressed.returncode == 0, (compressed, decompressed)
-    report = json.loads(compressed.stdout)
-    assert report["nbytes"] == stream.stat().st_size
-    assert 0 < report["max_error"] <= 1
+    said = re.search(r"([\d.]+) kB for .* largest error (0\.\d+) of its bound", compressed.stdout)
+    assert said
+    assert float(said[1]) == pytest.approx(stream.stat().st_size / 1e3, abs=0.05)
+    assert 0 < float(said[2]) <= 1
     before = torch.load(model, weights_only=True)
     if suffix == ".pt":
         after = torch.load(back, weights_only=True)
@@ -179,31 +181,12 @@ def test_any_name_of_a_tensor_fits_a_numpy_file(tmp_path: Path) -> None:
     assert "damaged, or holds other objects than arrays" in refuse("compress", back, "--force")
 
 
-def test_several_files_are_as_many_streams(model: Path) -> None:
-    other = model.with_name("other.pth")
-    other.write_bytes(model.read_bytes())
-    same = model.with_suffix(".pth")
-
-    says = "--output names one stream; there are 2 files"
-    assert refuse("compress", model, other, "-o", "x") == says
-    says = f"{model} and {same} would be {model.with_suffix('.fsz')}"
-    assert refuse("compress", model, same) == says
-    assert not list(model.parent.glob("*.fsz"))
-    done = call("compress", model, other, "--json")
-    assert [Path(json.loads(line)["output"]).name for line in done.stdout.splitlines()] == [
-        "model.fsz", "other.fsz",
-    ]  # fmt: skip
-
-
-def test_names_stay_whole_in_a_pipe(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
+def test_names_stay_whole(model: Path) -> None:
     name = "encoder.layer.11.attention.self.query." * 4
     stream = model.with_suffix(".fsz")
     stream.write_bytes(fedsz.compress({name: np.ones((300, 300), np.float32)}))
 
     assert name in call("inspect", stream).stdout
-    monkeypatch.setenv("COLUMNS", "80")
-    assert name not in call("inspect", stream).stdout
 
 
 def test_inspect(model: Path) -> None:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 import pytest
-from rich.console import Console
 
 from fedsz.cli import screen
-from fedsz.cli.screen import ClientLines, RunTable, StatusLine, events_shown
+from fedsz.cli.screen import ClientLines, Lines, RunTable, events_shown
 from fedsz.control.record import ClientRecord, Failure, RoundRecord, Traffic, count_failures
 from fedsz.errors import LinkError
 from fedsz.training.events import Client as ClientEvent
@@ -192,52 +191,24 @@ def test_a_server_that_is_stopped_says_where_to_go_on(capsys: pytest.CaptureFixt
     assert "--resume runs/x" in last
 
 
-def test_a_terminal_has_one_line_that_changes(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    with RunTable() as table:
-        table.show(Listening(8080, "runs/x", min_clients=2))
-        for name in ("a", "b"):
-            table.show(ClientEvent(name, "joined", ""))
-        table.show(ROUNDS[0])
-        table.show(ClientEvent("a", "received", ""))
-        shown = until(capsys, "round 1: 1 of 2 replies, waiting for b")
-        assert "\x1b[2K" in shown  # it is drawn over
-        table.show(ClientEvent("b", "received", ""))
-        until(capsys, "round 1: 2 of 2 replies, testing their average")
-
-
-def test_a_terminal_shows_how_much_of_a_message_has_passed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    with ClientLines("127.0.0.1:1") as lines:
-        for kind, text in (
-            (EventKind.RECEIVING, "receiving the model: 4.0 MB, 25 %"),
-            (EventKind.SENDING, "uploading 4.0 MB, 25 %"),
-        ):
-            lines.show(LinkEvent(kind, "pi", passed=1_000_000, size=4_000_000))
-            until(capsys, text)
-        lines.show(LinkEvent(EventKind.WORKING, "pi", "m", detail="train", round=3))
-        until(capsys, "training round 3")
-        lines.show(LinkEvent(EventKind.JOINED, "pi"))  # again, while it trains
-        until(capsys, "training round 3")
-        # What comes from the other side moves no cursor.
-        lines.show(LinkEvent(EventKind.WAITING, "pi", detail="no \x1b[5Anews [bold]"))
-        until(capsys, "no link to 127.0.0.1:1: no news [bold]")
-
-
-def test_a_log_is_told_what_goes_on_when_nothing_was_said_for_long(
+def test_what_goes_on_is_printed_when_nothing_was_for_long(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(screen, "QUIET_SECONDS", 0.0)
-    with StatusLine(Console(), "starting [/]") as line:
-        assert until(capsys, "starting [/]\n") == "starting [/]\n"
-        line.update("training round 1")
-        line.say("one line")
+    with Lines("starting") as lines:
+        assert until(capsys, "starting\n") == "starting\n"
+        lines.update("training round 1")
+        lines.say("one line")
         assert until(capsys, "training") == "one line\ntraining round 1\n"
+    with ClientLines("127.0.0.1:1") as lines:
+        for event, text in (
+            (LinkEvent(EventKind.WORKING, "pi", "m", detail="train", round=3), "on round 3\n"),
+            (LinkEvent(EventKind.SENDING, "pi", passed=1000, size=4000), "uploading 4.0 kB, 25 %"),
+            # What comes from the other side moves no cursor.
+            (LinkEvent(EventKind.WAITING, "pi", detail="no \x1b[5Anews"), "127.0.0.1:1: no news"),
+        ):
+            lines.show(event)
+            until(capsys, text)
 
 
 def until(capsys: pytest.CaptureFixture[str], text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import partial
 from itertools import pairwise
@@ -180,25 +179,6 @@ def test_the_last_line_is_the_answer(file: Path) -> None:
     assert "on: uncompressed is best" in slow.stdout
     assert slow.stdout.splitlines()[-1].startswith("At 64 kbps compress with szx at 0.01: ")
     assert "do not compress" in fast.stdout.splitlines()[-1]
-
-
-def test_an_answer_for_each_bound_for_machines(file: Path) -> None:
-    bounds = ("--error-bounds", "1e-2,abs:1e-3")
-    done = call("advise", file, *QUICK, "--bandwidth", "1mbps", *bounds, "--json")
-    said = json.loads(done.stdout)
-
-    assert said["bandwidth"] == 1e6
-    assert [a["error_bound"] for a in said["answers"]] == ["rel:0.01", "abs:0.001"]
-    for way in said["choices"]:
-        coding = way["encode_seconds"] + way["decode_seconds"]
-        assert way["seconds"] == pytest.approx(coding + 8 * way["sent_bytes"] / 1e6)
-        assert way["worth"] == (way["worth_below"] > 1e6)
-    for one in said["answers"]:
-        assert one["changes"][0]["from"] == 0
-        assert one["changes"][-1] == {
-            "codec": UNCOMPRESSED, "error_bound": None, "to": None,
-            "from": one["changes"][-2]["to"],
-        }  # fmt: skip
 
 
 def test_what_is_not_there_is_said(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

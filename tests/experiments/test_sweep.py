@@ -232,13 +232,13 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
 
     wait_until(lambda: all(map(gone, workers)))
     assert read(path).num_rows == 0
-    second = call("sweep", *flags(config), "--json")
+    second = call("sweep", *flags(config))
 
     assert second.returncode == 0, second.stderr
     rows = read(path).to_pylist()
     assert {row["run"] for row in rows[:3]} == {held.stem}
     assert not finished.exists()
-    assert len(second.stdout.splitlines()) == 1
+    assert second.stderr.count(" of 2: ") == 1
     made = [(row["run"], row["round"]) for row in rows]
     assert len(made) == len(set(made)) == 3 * len(config.runs)
     assert all(row["error"] is None for row in rows)
@@ -313,11 +313,8 @@ def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
     config = tiny(tmp_path / "x.parquet", codecs="raw,uniform", error_bounds="1e-3..1e-1")
 
     shown = call("sweep", *flags(config), "--dry-run")
-    lines = call("sweep", *flags(config), "--dry-run", "--json").stdout.splitlines()
 
     assert "4 runs: about" in shown.stdout
-    assert [json.loads(line)["error_bound"] for line in lines] == [None, 0.001, 0.01, 0.1]
-    assert all(json.loads(line)["seconds"] > 0 for line in lines)
     ways = ("raw", "delta+ef@std:3/std:2", "auto")
     whole = (*flags(config), "--ways", ",".join(ways), "--partitions", "iid,dirichlet:0.1")
     shown = call("sweep", *whole, "--dry-run")
