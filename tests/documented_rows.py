@@ -9,10 +9,12 @@ from functools import cache
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow.parquet as pq
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 
-from benchmarks import nvflare_rounds
-from fedsz.experiments.sweep_plan import SweepConfig
+from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
 from fedsz.report.runs import Group, Run, Setting, Spread, named, settings_of
 from fedsz.report.source import read_source
@@ -224,64 +226,26 @@ def ratios_at_the_knee() -> list[float]:
     return [median(theirs), min(ours), max(ours)]
 
 
-TASKS: Mapping[str, SweepConfig] = SweepConfig.read(ROOT / "configs" / "portfolio.toml").tasks
-
-
-def task_of(row: Mapping[str, Any]) -> str:
-    """The name that a row's task has in `TASKS`."""
-    for name, sweep in TASKS.items():
-        same = (row["task"], row["model"], row["dataset"])
-        if same == (sweep.task, sweep.models, sweep.datasets) and (
-            (row["initial"] is not None) == bool(sweep.initial)
-        ):
-            return name
-    raise ValueError(f"rows of {row['model']} on {row['dataset']}, which no task makes")
-
-
-class Cost(NamedTuple):
-    """What a way's models lack, its bits, and its points of accuracy against no loss at all."""
-
-    energy: float
-    lag: float
-    bits: float
-    points: Spread
-
-
-def noise_or_lag(task: str, way: str) -> Cost:
-    """A way of noise-or-lag.parquet, the mean over seeds."""
-    found = pq.read_table(ROOT / "docs" / "results" / "noise-or-lag.parquet").to_pylist()
-    own, exact = (
-        {row["seed"]: row for row in found if (row["task"], row["of"]) == (task, name)}
-        for name in (way, "exact")
-    )
-    points = Spread.of(row["accuracy"] - exact[seed]["accuracy"] for seed, row in own.items())
-    assert points
-    means = (fmean(row[key] for row in own.values()) for key in ("energy", "lag", "bits"))
-    return Cost(*means, points)
+@cache
+def core_runs() -> Mapping[tuple[str, str], Mapping[int, dict[str, Any]]]:
+    """The runs of core.parquet by task and way, then by seed."""
+    found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+    for run in pq.read_table(ROOT / "docs" / "results" / "core.parquet").to_pylist():
+        found.setdefault((run["task"], run["way"]), {})[run["seed"]] = run
+    return found
 
 
 def core(row: Row) -> list[float]:
-    """What `auto` costs and saves on a task of the portfolio.
-
-    Uncompressed runs are in a file of their own, with the same seeds.
-    """
-    results = ROOT / "docs" / "results"
-    read = pq.read_table(results / "core.parquet").to_pylist()
-    runs = [run for run in read if run["task"] == row.labels[0]]
-    plain: dict[int, list[float]] = {}
-    for line in pq.read_table(results / "uncompressed.parquet").to_pylist():
-        if line["round"] and task_of(line) == row.labels[0]:
-            plain.setdefault(line["seed"], []).append(line["accuracy"])
-    points = [100 * (fmean(run["accuracies"]) - fmean(plain[run["seed"]])) for run in runs]
+    """What `auto` costs and saves on a task, beside uncompressed runs of the same seeds."""
+    (task,) = row.labels
+    plain, auto = core_runs()[task, "raw"], core_runs()[task, "auto"]
+    points = [
+        100 * (fmean(run["accuracies"]) - fmean(plain[seed]["accuracies"]))
+        for seed, run in auto.items()
+    ]
+    runs = list(auto.values())
     saved = (fmean(run[name] for run in runs) for name in ("up", "down", "both"))
     return [len(runs[0]["accuracies"]), len(runs), fmean(points), min(points), *saved]
-
-
-def of_nvflare(row: Row) -> list[float]:
-    """What filters save in an NVFlare job, and what they change."""
-    read = pq.read_table(ROOT / "docs" / "results" / "nvflare.parquet").to_pylist()
-    line = {line.way: line for line in nvflare_rounds.lines(read)}[row.labels[0]]
-    return [line.seeds, line.up, line.down, line.both, 100 * line.points]
 
 
 def group(codec: str, bound: str = "rel:0.01", dataset: str = "cifar10") -> Group:
@@ -305,3 +269,42 @@ def seconds_at_10_mbps() -> list[float]:
 def pays_below() -> list[float]:
     units = {"sz2": 1e6, "szx": 1e9, "uniform": 1e9}
     return [median(u.worth_below for u in group(x).updates) / of for x, of in units.items()]
+
+
+SETTINGS: Mapping[str, dict[str, Any]] = {
+    "--update delta": {"update": "delta"},
+    "--update delta --downlink std:1": {"update": "delta", "downlink": "std:1"},
+    "--update delta+ef": {"update": "delta+ef"},
+    "--policy auto": {},
+    "--update dgc>topk": {"update": "dgc>topk"},
+    "--update ecx>topk": {"update": "ecx>topk"},
+}
+
+
+def client_state(row: Row) -> list[float]:
+    """Sizes of a client's records after three rounds, as shares of a model of one tensor."""
+    contexts: list[Context] = []
+    app = ClientApp(mods=[FedSZMod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        contexts.append(context)
+        (x,) = message.content.array_records["arrays"].to_numpy_ndarrays()
+        step = np.random.default_rng(len(contexts)).normal(size=x.shape).astype(np.float32)
+        arrays, metrics = ArrayRecord([x + step]), MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    first = ArrayRecord([np.zeros((512, 512), np.float32)])
+    grid = FedSZGrid(LocalGrid(app, [{}]), **SETTINGS[row.labels[0]])
+    strategy = StreamingFedAvg(fraction_evaluate=0.0, min_available_nodes=1, min_train_nodes=1)
+    strategy.start(grid, first, num_rounds=3)
+    records = contexts[-1].state.array_records
+    return [
+        sum(
+            len(array.data) / 512 / 512 / 4
+            for name, record in records.items()
+            for array in record.values()
+            if name.startswith(f"fedsz.{kind}.")
+        )
+        for kind in ("reference", "memory", "reply")
+    ]

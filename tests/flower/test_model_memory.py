@@ -25,7 +25,8 @@ KEY = "arrays"
 @pytest.mark.repository
 def test_a_model_in_half_precision_is_held_eight_and_ten_times_at_most() -> None:
     """Its largest tensor is most of it, and is coded in float32."""
-    large_models = pytest.importorskip("benchmarks.large_models", reason="needs benchmarks")
+    pytest.importorskip("benchmarks", reason="needs benchmarks")
+    from benchmarks import large_models
 
     took = large_models.exchange("model", large_models.Size(layers=1, words=8192), rounds=3)
 

@@ -62,36 +62,12 @@ class Sentence(NamedTuple):
     recomputed: Callable[[], Sequence[float]]
 
 
-CIFAR, SKEWED = {"dataset": "cifar10"}, {"partition": "dirichlet:0.3"}
 TUNED, LORA, MOBILE = "methods-large", {"model": "minilm-lora"}, ("sweep", "mobilenetv2")
-BOTH_WAYS, IN_TIME = "seeds up down total points", "seeds up down total course late"
 
 
 def of(told: Callable[..., list[float]], what: str, *files: str, **conditions: str) -> Recomputed:
     """What `told` says of the way that a row's first label names."""
     return lambda row: told(what, row.labels[0], *files, **conditions)
-
-
-def noise_or_lag(row: Row) -> list[float]:
-    """What models lack by a way, how late that is, its bits, and its points, on both tasks."""
-    costs = [rows.noise_or_lag(task, row.labels[0]) for task in ("gpt", "lstm")]
-    return [
-        x
-        for of in costs
-        for x in (of.energy, of.lag, of.bits or math.nan, *rows.interval(of.points))
-    ]
-
-
-def least_bits() -> list[float]:
-    """Those at a bound of 1.8, and of `uniform`; those of 60 times fewer bytes, and their bound."""
-
-    def least(bound: float) -> float:
-        noise = bound**2 / 3
-        return math.log2(1 + (1 + math.sqrt(1 + 4 * noise)) / 2 / noise) / 2
-
-    taken = [rows.noise_or_lag(task, "bound 1.8").bits for task in ("gpt", "lstm")]
-    bound = min((x / 100 for x in range(100, 400)), key=lambda x: abs(least(x) - 32 / 60))
-    return [least(1.8), 1.8, *taken, 60, 32 / 60, bound]
 
 
 TABLES = [
@@ -103,26 +79,19 @@ TABLES = [
         of(rows.updates, "seeds up down total points"),
     ),
     Table(SAVINGS, "| data and shares |", rows.by_shares),
+    Table("docs/choosing.md", "| settings | reference model |", rows.client_state),
     Table(SAVINGS, "| `delta@0.035` |", of(rows.on_both, "up points seeds", "updates")),
-    Table(SAVINGS, "| way, twelve rounds |", noise_or_lag),
     Table(SAVINGS, "| task, long |", rows.core),
     Table("README.md", "| task, long |", rows.core),
     Table(COMPARED, "| way | up | both | points |", rows.compared),
     Table(COMPARED, "| way, three tasks |", rows.compared_large),
     Table(COMPARED, "| way, MiniLM by LoRA |", of(rows.by_downlink, "total late", TUNED, **LORA)),
-    Table("docs/guides/nvflare.md", "| filters | seeds |", rows.of_nvflare),
     Table(PAPER, "| cnn, CIFAR-10", rows.by_bound),
     Table(PAPER, "| uniform, steps (`--update delta`)", of(rows.on_both, "points up", "accuracy")),
     Table(PAPER, "| steps, one standard deviation", of(rows.on_both, "mean up", *MOBILE)),
     Table(PAPER, "| | AlexNet | MobileNetV2 |", texts.published_ratios, marked=True),
 ]
 SENTENCES = [
-    Sentence(
-        SAVINGS,
-        "That is N bits a parameter at a bound of N, where `uniform` takes N and N. N times fewer"
-        " bytes are N bits: even such a quantiser would have the noise of a bound of N.",
-        least_bits,
-    ),
     Sentence(
         SAVINGS,
         "sends N to N times fewer bytes up, N to N times fewer down and N to N times fewer in all."

@@ -14,9 +14,10 @@ from fedsz.training.run_folder import MODEL, ROUNDS, UPDATES
 from fedsz.transport.node import node_id
 from tests.fleets import TASK, federated, shares
 
-replaying = pytest.importorskip("benchmarks.replay", reason="needs benchmarks")
-soak = pytest.importorskip("benchmarks.soak", reason="needs benchmarks")
-compare, rounds_of = replaying.compare, replaying.rounds_of
+pytest.importorskip("benchmarks", reason="needs benchmarks")
+from benchmarks import replay as replaying
+from benchmarks import soak
+from benchmarks.replay import compare, rounds_of
 
 pytestmark = pytest.mark.repository
 CLIENTS, LENGTH = 4, 3

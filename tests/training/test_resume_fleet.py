@@ -133,7 +133,9 @@ def whole() -> bytes:
     """The model of a run that nobody has killed."""
     if shutil.which("strace") is None:
         pytest.skip("kills by strace")
-    sweep = pytest.importorskip("benchmarks.kill_sweep", reason="needs benchmarks")
+    pytest.importorskip("benchmarks", reason="needs benchmarks")
+    from benchmarks import kill_sweep as sweep
+
     return bytes(sweep.run()[0])
 
 
