@@ -7,6 +7,7 @@ NATIVE := CMakeLists.txt $(shell find compressors -name '*.[ch]pp')
 .PHONY: run test test-all test-release lint types docs fuzz clean
 
 run: .venv/installed
+	@echo "training a small federation: configs/quickstart.toml"
 	$(BIN)/fedsz run --config configs/quickstart.toml
 
 # Cases of the tests marked `sampled` and examples of hypothesis are drawn by a seed, a new one each
@@ -14,7 +15,11 @@ run: .venv/installed
 SEED ?= $(shell date +%s)
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
+# Tests build what they miss of it, one after the other.
+NATIVE_BUILDS := library encoder encoder-float32
+
 test: .venv/dev
+	$(BIN)/python -m compressors.variants $(NATIVE_BUILDS)
 	$(PYTEST) --sample $(SEED) --hypothesis-seed $(SEED)
 
 # Every case of every matrix, as a release has it: several times as long.
@@ -23,10 +28,10 @@ test-all: .venv/dev
 
 # Emulators, browsers, other compilers, Flower's own engines, NVFlare, and what skips where these or
 # the dependency groups `examples` and `systems` are missing; .ci/run installs them.
-RELEASE := $(addprefix tests/,compressors/test_c_encoder.py nvflare report/test_report.py \
-    project/test_snippets.py)
+RELEASE := $(addprefix tests/,compressors nvflare report/test_report.py project/test_snippets.py)
 
 test-release: .venv/dev
+	$(BIN)/python -m compressors.variants
 	$(PYTEST) --sample $(SEED) --hypothesis-seed $(SEED) --release -m release
 	$(PYTEST) --sample $(SEED) --hypothesis-seed $(SEED) $(RELEASE)
 
@@ -69,15 +74,16 @@ fuzz: .venv/dev
 .venv/installed: pyproject.toml constraints.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "fedsz needs Python 3.11 or later: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
-	@echo "installing fedsz, PyTorch and Flower into .venv: once, and it takes some minutes"
+	@echo "once: making .venv, and updating pip in it"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@echo "once: installing PyTorch, Flower and scikit-learn, and compiling fedsz; this takes minutes"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train]"
 	touch $@
 
 # What tests and checks need beside it: the extras of the fedsz that is installed, and no new build.
 .venv/dev: .venv/installed
-	@echo "installing all extras of fedsz, and what tests and checks it, into .venv: once"
+	@echo "once: installing all extras of fedsz, pytest, hypothesis, ruff and mypy; this takes minutes"
 	$(BIN)/python -m pip install --quiet -c constraints.txt "fedsz[all]" --group dev
 	touch $@
 

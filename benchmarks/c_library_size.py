@@ -9,67 +9,19 @@ docs/guides/c-library.md.
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-ROOT: Final = Path(__file__).parents[1]
-FOLDER: Final = ROOT / "build"
+from compressors.variants import build, missing
+
 SECTION: Final = re.compile(
     r"^ \.(\w+)[\w.$]*\s+0x([0-9a-f]+)\s+0x([0-9a-f]+) \S*libfedsz\.a\(", re.MULTILINE
 )
 CODE: Final = ("text", "rodata", "data")
 UNWINDING: Final = ("ARM", "gcc_except_table", "eh_frame")  # what exceptions need to find their way
-
-
-class Machine(NamedTuple):
-    """A machine to compile for: the prefix of its compiler, and CMake's words for it."""
-
-    name: str
-    prefix: str
-    system: str
-    flags: str = ""
-    link: str = ""
-
-
-MACHINES: Final = (
-    Machine("aarch64", "aarch64-linux-gnu-", "Linux"),
-    Machine(
-        "ARM Cortex-M4",
-        "arm-none-eabi-",
-        "Generic",
-        "-mcpu=cortex-m4 -mthumb",
-        "--specs=rdimon.specs",
-    ),
-)
-
-
-def configure(machine: Machine, *targets: str, float32_only: bool) -> Path:
-    """Compile programs for a machine, and return their folder."""
-    folder = FOLDER / f"encoder-{machine.prefix}{'float32' if float32_only else 'all'}"
-    processor = machine.prefix.partition("-")[0]
-    for step in (
-        [
-            *("-S", ROOT, "-B", folder, "-DFEDSZ_LIBRARY=ON", "-DFEDSZ_ENCODER_ONLY=ON"),
-            f"-DFEDSZ_FLOAT32_ONLY={'ON' if float32_only else 'OFF'}",
-            f"-DCMAKE_SYSTEM_NAME={machine.system}",
-            f"-DCMAKE_SYSTEM_PROCESSOR={processor}",
-            f"-DCMAKE_C_COMPILER={machine.prefix}gcc",
-            f"-DCMAKE_CXX_COMPILER={machine.prefix}g++",
-            f"-DCMAKE_C_FLAGS={machine.flags}",
-            f"-DCMAKE_CXX_FLAGS={machine.flags}",
-            f"-DCMAKE_EXE_LINKER_FLAGS={machine.link}",
-            "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",
-        ],
-        ["--build", folder, "-j", "2", "--target", *targets],
-    ):
-        done = subprocess.run(["cmake", *step], capture_output=True, text=True, check=False)  # noqa: S607
-        if done.returncode:
-            raise SystemExit(done.stdout + done.stderr)
-    return folder / "compressors" / "library"
+# By the name of a machine, the build for it.
+MACHINES: Final = {"aarch64": "encoder-aarch64", "ARM Cortex-M4": "encoder-cortex-m4"}
 
 
 def size_of(map_file: Path, kinds: Sequence[str]) -> int:
@@ -83,21 +35,18 @@ def size_of(map_file: Path, kinds: Sequence[str]) -> int:
     )
 
 
-def here() -> Iterator[Machine]:
-    """Yield the machines whose compilers are here."""
-    for machine in MACHINES:
-        if shutil.which(f"{machine.prefix}g++"):
-            yield machine
+def map_of(name: str) -> Path:
+    """Return the linker's map of the smallest sender in a build."""
+    return build(name) / "compressors" / "library" / "smallest.map"
 
 
 def main() -> None:
-    """Print a row for each machine."""
-    if shutil.which("cmake") is None:
-        sys.exit("needs cmake")
+    """Print a row for each machine whose compiler is here."""
     print("| machine | code | tables |\n| --- | ---: | ---: |")
-    for machine in here():
-        made = configure(machine, "smallest", float32_only=True) / "smallest.map"
-        print(f"| {machine.name} | {size_of(made, CODE):,} | {size_of(made, UNWINDING):,} |")
+    for machine, name in MACHINES.items():
+        if not missing(name):
+            made = map_of(name)
+            print(f"| {machine} | {size_of(made, CODE):,} | {size_of(made, UNWINDING):,} |")
 
 
 if __name__ == "__main__":

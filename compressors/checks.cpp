@@ -1,4 +1,4 @@
-// What the codecs must stand, and Python cannot put them to: tests/compressors/test_sanitized.py.
+// What the codecs must stand, and Python cannot put them to: tests/compressors/test_portable.py.
 //
 //   checks NAME     exits with 0 if they do
 

@@ -1,5 +1,5 @@
 // The codecs without Python, for machines that tests reach by an emulator alone:
-// tests/codecs/test_other_machines.py.
+// tests/compressors/test_portable.py.
 //
 //   portable CASES RESULTS
 //

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +13,8 @@ import numpy as np
 import pytest
 
 import fedsz
-from benchmarks.c_library_size import CODE, MACHINES, Machine, configure, size_of
+from benchmarks.c_library_size import CODE, MACHINES, map_of, size_of
+from compressors.variants import VARIANTS, missing
 from fedsz.arrays import DTYPE_IDS
 from fedsz.core.coders import CodecCoder
 from fedsz.core.encode import compress_measured
@@ -22,21 +22,15 @@ from fedsz.core.feedback import UpdateCoder
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.stream import Reader
-from tests.c_library import KINDS
-from tests.portable import CMAKE, FLOATS, ROOT, special
+from tests.compressors.builds import built, native
+from tests.compressors.c_library import KINDS
+from tests.compressors.portable import FLOATS, special
+from tests.conftest import ROOT
 from tests.strategies import LAYER, finite
 
-HERE = Machine("this machine", "", "Linux")
-EMULATORS = {"": "", "aarch64-linux-gnu-": "qemu-aarch64", "arm-none-eabi-": "qemu-system-arm"}
 LARGEST = 100_000  # bytes of code of an encoder of float32
 
-pytestmark = [
-    pytest.mark.skipif(
-        not (CMAKE and shutil.which("c++")), reason="needs a C++ compiler and cmake"
-    ),
-    pytest.mark.repository,
-    pytest.mark.timeout(1800),  # to compile
-]
+pytestmark = native
 
 
 class Case(NamedTuple):
@@ -118,33 +112,14 @@ def check_streams(out: bytes, some: list[Case]) -> None:
     assert at == len(out)
 
 
-def command(machine: Machine, program: Path) -> list[str]:
-    """How to run a program that is given "in" and "out"."""
-    if machine.system != "Generic":
-        return [*filter(None, [EMULATORS[machine.prefix]]), str(program), "in", "out"]
-    semihosting = "enable=on,target=native,arg=program,arg=in,arg=out"
-    quiet = ("-display", "none", "-monitor", "none", "-serial", "none")
-    board = ("-M", "mps2-an386", *quiet, "-semihosting-config", semihosting)
-    return [EMULATORS[machine.prefix], *board, "-kernel", str(program)]
-
-
-@pytest.mark.parametrize(
-    ("machine", "float32_only"),
-    [(HERE, True), (HERE, False), *((machine, True) for machine in MACHINES)],
-    ids=lambda value: value.name if isinstance(value, Machine) else f"float32={value}",
-)
-def test_an_encoder_alone_writes_what_python_writes(
-    machine: Machine, float32_only: bool, tmp_path: Path
-) -> None:
-    emulator, compiler = EMULATORS[machine.prefix], f"{machine.prefix}g++"
-    if not shutil.which(compiler) or (emulator and not shutil.which(emulator)):
-        pytest.skip(f"needs {compiler} and {emulator}")
-    some = list(cases(FLOATS[:1] if float32_only else FLOATS))
-    program = configure(machine, "program", float32_only=float32_only) / "program"
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("encoder")])
+def test_an_encoder_alone_writes_what_python_writes(name: str, tmp_path: Path) -> None:
+    some = list(cases(FLOATS if name == "encoder" else FLOATS[:1]))
+    program = built(name) / "compressors" / "library" / "program"
     (tmp_path / "in").write_bytes(b"".join(case.written() for case in some))
 
     done = subprocess.run(
-        command(machine, program),
+        VARIANTS[name].machine.command(program, "in", "out"),
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -152,15 +127,15 @@ def test_an_encoder_alone_writes_what_python_writes(
     check_streams((tmp_path / "out").read_bytes(), some)
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
-def test_an_encoder_of_float32_is_as_small_as_documented(machine: Machine) -> None:
-    if not shutil.which(f"{machine.prefix}g++"):
-        pytest.skip(f"needs {machine.prefix}g++")
+@pytest.mark.parametrize("machine", MACHINES)
+def test_an_encoder_of_float32_is_as_small_as_documented(machine: str) -> None:
+    if why := missing(MACHINES[machine]):
+        pytest.skip(f"needs {why}")
     page = (ROOT / "docs" / "guides" / "c-library.md").read_text()
-    row = re.search(rf"\| {machine.name} \| ([\d,]+) \|", page)
+    row = re.search(rf"\| {machine} \| ([\d,]+) \|", page)
     assert row is not None
 
-    size = size_of(configure(machine, "smallest", float32_only=True) / "smallest.map", CODE)
+    size = size_of(map_of(MACHINES[machine]), CODE)
 
     assert size < LARGEST
     assert size == pytest.approx(int(row[1].replace(",", "")), rel=0.05)  # of another compiler

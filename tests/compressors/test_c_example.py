@@ -13,20 +13,12 @@ import numpy as np
 import pytest
 
 import fedsz
-from tests import c_library
-from tests.portable import CMAKE, ROOT
+from tests.compressors.builds import built, native
+from tests.conftest import ROOT
 
-BUILD = ROOT / "build" / "library"
 EXAMPLE = ROOT / "examples" / "c"
 
-pytestmark = [
-    pytest.mark.skipif(
-        not (CMAKE and shutil.which("cc") and shutil.which("c++")),
-        reason="needs compilers of C and C++, and cmake",
-    ),
-    pytest.mark.repository,
-    pytest.mark.timeout(900),  # to compile
-]
+pytestmark = native
 
 
 def run(*command: Any, **environment: str) -> str:
@@ -42,8 +34,7 @@ def run(*command: Any, **environment: str) -> str:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The prefix that the library is installed to."""
     prefix = tmp_path_factory.mktemp("prefix")
-    c_library.configure(BUILD, CMAKE_INSTALL_LIBDIR="lib")
-    run(CMAKE, "--install", BUILD, "--prefix", prefix)
+    run("cmake", "--install", built("library"), "--prefix", prefix)
     return prefix
 
 
@@ -62,8 +53,8 @@ def by_pkg_config(prefix: Path, folder: Path, *, static: bool) -> Path:
 
 
 def by_cmake(prefix: Path, folder: Path) -> Path:
-    run(CMAKE, "-S", EXAMPLE, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
-    run(CMAKE, "--build", folder / "build")
+    run("cmake", "-S", EXAMPLE, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", folder / "build")
     return folder / "build" / "client"
 
 

@@ -32,9 +32,13 @@ from fedsz.errors import (
     UnsupportedStream,
 )
 from fedsz.stream import Limits
-from tests import c_library, fuzz
-from tests.c_library import Library, NoRoom, Tensor, layers, moved, verdict
+from tests import fuzz
 from tests.codecs.test_golden import name_of
+from tests.compressors import c_library
+from tests.compressors.builds import native
+from tests.compressors.c_library import Library, NoRoom, Tensor, layers, moved, verdict
+from tests.compressors.portable import FLOATS
+from tests.conftest import ROOT
 from tests.golden.make import (
     CASES,
     FOLDER,
@@ -45,19 +49,12 @@ from tests.golden.make import (
     state,
 )
 from tests.hostile_headers import HOSTILE, header_of, sealed_header
-from tests.portable import CMAKE, FLOATS
 from tests.strategies import LAYER, finite, seeds, weights
 
 BOUNDS = ["rel:0.01", "abs:0.03", "std:0.5", "rel:0.0001", "abs:1e-09", "rel:0.3"]
 FEW = Limits(decoded_bytes=1 << 24, expansion=0)
 
-pytestmark = [
-    pytest.mark.skipif(
-        not (CMAKE and shutil.which("c++")), reason="needs a C++ compiler and cmake"
-    ),
-    pytest.mark.repository,
-    pytest.mark.timeout(900),  # to compile
-]
+pytestmark = native
 
 
 @pytest.fixture(scope="module")
@@ -376,12 +373,12 @@ def test_the_library_shows_its_functions_alone() -> None:
     if not (nm := shutil.which("nm")):
         pytest.skip("needs nm")
     listed = subprocess.run(
-        [nm, "--dynamic", "--defined-only", c_library.built()],
+        [nm, "--dynamic", "--defined-only", c_library.shared()],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split("\n")
-    header = (c_library.SOURCES / "include" / "fedsz.h").read_text()
+    header = (ROOT / "compressors" / "library" / "include" / "fedsz.h").read_text()
     functions = {line.split()[-1] for line in listed if line}
 
     assert functions

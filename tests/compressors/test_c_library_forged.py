@@ -21,13 +21,14 @@ from fedsz.core.reference import Reference
 from fedsz.errors import FedszError
 from fedsz.stream import Limits
 from fedsz.stream.format import PREFIX
-from tests import c_library
-from tests.c_library import Library, layers, moved
 from tests.codecs.test_golden import name_of
-from tests.compressors.test_c_library import pytestmark  # noqa: F401
+from tests.compressors import c_library
+from tests.compressors.builds import native
+from tests.compressors.c_library import Library, layers, moved
 from tests.golden.make import CASES, FOLDER
 from tests.hostile_headers import sealed_header
 
+pytestmark = native
 FEW = Limits(decoded_bytes=1 << 22, expansion=0)
 BOTH_HAVE = {"raw", "zlib", "gzip", "uniform"}
 WIRE_IDS = (0, 3, 4, 20)

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -21,21 +19,21 @@ import numpy as np
 import pytest
 
 import fedsz
+from compressors.variants import VARIANTS
 from fedsz.core.reference import Reference
 from fedsz.errors import CodecUnavailable, FedszError, UnsupportedStream
 from fedsz.stream import Limits, Reader, Tensor
-from tests import c_library, fuzz
-from tests.c_library import ERRORS, Library
+from tests import fuzz
 from tests.codecs.test_golden import name_of
-from tests.codecs.test_other_machines import AARCH64, WINDOWS, Machine
+from tests.compressors import c_library
+from tests.compressors.builds import built, native
+from tests.compressors.c_library import ERRORS, Library
+from tests.compressors.portable import FLOATS
 from tests.compressors.test_c_encoder import cases, check_streams
+from tests.conftest import ROOT
 from tests.golden.make import CASES, FOLDER
 from tests.hostile_headers import HOSTILE, header_of, sealed_header
-from tests.portable import CMAKE, FLOATS, ROOT
 
-SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all"
-# Without those that take compilers twice as long; make fuzz has them.
-SANITIZED = f"{SANITIZERS} -fno-sanitize=null,object-size,pointer-overflow,vptr -O1 -g"
 FEW = Limits(decoded_bytes=1 << 24, expansion=0)
 # Longer than a message, whose end then may lie in a character; and what is no text.
 NAMES = [
@@ -44,83 +42,22 @@ NAMES = [
 ]
 UNAVAILABLE = ERRORS.index(CodecUnavailable)
 
-pytestmark = [
-    pytest.mark.release,
-    pytest.mark.skipif(
-        not (CMAKE and shutil.which("c++") and shutil.which("cc")),
-        reason="needs compilers of C and C++, and cmake",
-    ),
-    pytest.mark.repository,
-    pytest.mark.timeout(1800),  # to compile
-]
+machines = pytest.mark.parametrize("name", ["sanitized", "aarch64", "windows"])
+pytestmark = [pytest.mark.release, *native]
 
 
-@dataclass(frozen=True)
-class Programs:
-    """compressors/library/program.c and reads.c, compiled; and how they are run."""
-
-    folder: Path
-    before: tuple[str, ...] = ()
-    suffix: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    def run(
-        self, name: str, given: bytes, folder: Path, *more: str
-    ) -> tuple[subprocess.CompletedProcess[str], bytes]:
-        """What a program makes of its input."""
-        (folder / "in").write_bytes(given)
-        program = str(self.folder / "compressors" / "library" / f"{name}{self.suffix}")
-        done = subprocess.run(
-            [*self.before, program, "in", "out", *more], cwd=folder, capture_output=True,
-            text=True, check=False, timeout=900, env={**os.environ, **self.environment},
-        )  # fmt: skip
-        return done, (folder / "out").read_bytes()
-
-
-def zlib_of(machine: Machine) -> dict[str, str | None]:
-    """Where a cross-compiler has zlib; skip without."""
-    compiler = shutil.which(machine.compiler)
-    found = subprocess.run(
-        [str(compiler), "-print-file-name=libz.a"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    if not Path(found).is_absolute():
-        pytest.skip(f"needs zlib for {machine.compiler}: see .ci/run")
-    own = Path(found).resolve().parent.parent / "include"
-    include = own if (own / "zlib.h").exists() else Path("/usr/include")
-    return {"ZLIB_LIBRARY": found, "ZLIB_INCLUDE_DIR": str(include)}
-
-
-@pytest.fixture(scope="module", params=["sanitized", "aarch64", "windows"])
-def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    if request.param == "sanitized":
-        return sanitized(tmp_path_factory.mktemp("empty"))
-    machine = {"aarch64": AARCH64, "windows": WINDOWS}[request.param]
-    machine.require()
-    folder = machine.folder.with_name(f"{machine.folder.name}-library")
-    c_compiler = machine.compiler.replace("g++", "gcc")
-    c_library.configure(
-        folder, "--target", "program", "reads", **machine.definitions(), **zlib_of(machine),
-        CMAKE_C_COMPILER=shutil.which(c_compiler), FEDSZ_ZSTD_LIBRARY="NOTFOUND",
+def run(
+    name: str, program: str, given: bytes, folder: Path, *more: str
+) -> tuple[subprocess.CompletedProcess[str], bytes]:
+    """What compressors/library/program.c or reads.c makes of its input, in a build."""
+    (folder / "in").write_bytes(given)
+    machine, made = VARIANTS[name].machine, built(name) / "compressors" / "library" / program
+    wine = {"WINEPREFIX": str(folder / "wine"), "WINEDEBUG": "-all"}
+    done = subprocess.run(
+        machine.command(made, "in", "out", *more), cwd=folder, capture_output=True, text=True,
+        check=False, timeout=900, env={**os.environ, **wine, "ASAN_OPTIONS": "detect_leaks=1"},
     )  # fmt: skip
-    wine = {"WINEPREFIX": str(tmp_path_factory.mktemp("wine")), "WINEDEBUG": "-all"}
-    suffix = ".exe" if machine is WINDOWS else ""
-    return Programs(folder, (str(machine.emulator),), suffix, wine)
-
-
-def sanitized(empty: Path) -> Programs:
-    (empty / "empty.cpp").write_text("int main() {}")
-    tried = subprocess.run(
-        [str(shutil.which("c++")), *SANITIZERS.split(), "empty.cpp", "-o", "empty"],
-        cwd=empty, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if tried.returncode != 0:
-        pytest.skip(f"the compiler has no sanitizers: {tried.stderr.strip()[:200]}")
-    folder = ROOT / "build" / "sanitized-library"
-    c_library.configure(
-        folder, "--target", "program", "reads", CMAKE_BUILD_TYPE="None",
-        CMAKE_C_FLAGS=SANITIZED, CMAKE_CXX_FLAGS=f"{SANITIZED} -D_GLIBCXX_ASSERTIONS",
-    )  # fmt: skip
-    return Programs(folder, environment={"ASAN_OPTIONS": "detect_leaks=1"})
+    return done, (folder / "out").read_bytes()
 
 
 class Stream(NamedTuple):
@@ -205,10 +142,11 @@ def check(stream: Stream, out: bytes, at: int) -> int:
     return at
 
 
-def test_streams_are_read_as_by_python(programs: Programs, tmp_path: Path) -> None:
+@machines
+def test_streams_are_read_as_by_python(name: str, tmp_path: Path) -> None:
     given = b"".join(stream.written() for stream in streams())
 
-    done, out = programs.run("reads", given, tmp_path)
+    done, out = run(name, "reads", given, tmp_path)
 
     assert done.returncode == 0, done.stderr
     at = 0
@@ -217,29 +155,27 @@ def test_streams_are_read_as_by_python(programs: Programs, tmp_path: Path) -> No
     assert at == len(out)
 
 
-def test_streams_are_written_as_by_python(programs: Programs, tmp_path: Path) -> None:
+@machines
+def test_streams_are_written_as_by_python(name: str, tmp_path: Path) -> None:
     some = list(cases(FLOATS))
 
-    done, out = programs.run("program", b"".join(case.written() for case in some), tmp_path)
+    done, out = run(name, "program", b"".join(case.written() for case in some), tmp_path)
 
     assert done.returncode == 0, done.stderr
     check_streams(out, some)
 
 
-def test_a_sanitizer_sees_a_stream_that_is_freed_early(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    programs = sanitized(tmp_path_factory.mktemp("empty"))
+def test_a_sanitizer_sees_a_stream_that_is_freed_early(tmp_path: Path) -> None:
     given = Stream(fedsz.compress(c_library.layers(), 0.05, lossless="zlib")).written()
 
-    done, _ = programs.run("reads", given, tmp_path, "freed")
+    done, _ = run("sanitized", "reads", given, tmp_path, "freed")
 
     assert done.returncode != 0
     assert "heap-use-after-free" in done.stderr
 
 
 def test_no_more_memory_is_no_damage(tmp_path: Path) -> None:
-    shared = c_library.built()
+    shared = c_library.shared()
     if "zstd" not in Library(shared).features:
         pytest.skip("needs zstd's header")
     (tmp_path / "stream").write_bytes(
@@ -247,7 +183,7 @@ def test_no_more_memory_is_no_damage(tmp_path: Path) -> None:
     )
 
     done = subprocess.run(
-        [sys.executable, "-m", "tests.c_exhausted", shared, tmp_path / "stream"],
+        [sys.executable, "-m", "tests.compressors.c_exhausted", shared, tmp_path / "stream"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedsz.codecs import _ring
 from fedsz.privacy.quantizer import fed_back
-from tests.token_oracle import dequantised, quantised
+from tests.compressors.token_oracle import dequantised, quantised
 
 NONE = np.zeros(0, np.int64)
 PLAIN = np.zeros(0)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import ctypes as c
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from fedsz.arrays import DTYPE_IDS, DTYPES
 from fedsz.errors import (
@@ -28,11 +24,10 @@ from fedsz.errors import (
 )
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import MAGIC, PREFIX
-from tests.portable import CMAKE, FLOATS, ROOT, special
+from tests.compressors.builds import built
+from tests.compressors.portable import FLOATS, special
 from tests.strategies import LAYER, finite
 
-SOURCES = ROOT / "compressors" / "library"
-BUILD = ROOT / "build" / "library"
 KINDS = ("abs", "rel", "std")
 LOSSLESS = {"raw": 0, "zstd": 2, "zlib": 3, "gzip": 4}
 RULES = ("shape", "paper", "ndim", "parameters")
@@ -96,29 +91,14 @@ class Info(c.Structure):
     )  # fmt: skip
 
 
-def configure(folder: Path, *options: str, **definitions: str | None) -> None:
-    """Compile libfedsz into ``folder``, with these options and definitions for CMake."""
-    assert CMAKE is not None
-    defined = [f"-D{name}={value}" for name, value in definitions.items()]
-    for step in (
-        ["-S", ROOT, "-B", folder, "-DFEDSZ_LIBRARY=ON", *defined],
-        ["--build", folder, "-j", str(os.cpu_count() or 1), *options],
-    ):
-        done = subprocess.run([CMAKE, *step], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
-def built() -> Path:
-    """Compile the shared library, and return it; skip the test without what it needs."""
-    if not Path("/usr/include/zlib.h").exists() and not shutil.which("pkg-config"):
-        pytest.skip("needs zlib's header")
-    configure(BUILD)
-    return next((BUILD / "compressors" / "library").glob("libfedsz.so*"))
+def shared() -> Path:
+    """Return the shared library; skip the test without what compiles it."""
+    return next((built("library") / "compressors" / "library").glob("libfedsz.so*"))
 
 
 def of_checkout() -> Library:
     """Return libfedsz as this checkout has it; skip the test without what it needs."""
-    return Library(built())
+    return Library(shared())
 
 
 def verdict(read: Callable[[], object]) -> str:

@@ -1,4 +1,6 @@
-"""Decodes a stream where there is no more memory: python -m tests.c_exhausted LIBRARY STREAM.
+"""Decodes a stream where there is no more memory.
+
+    python -m tests.compressors.c_exhausted LIBRARY STREAM
 
 Prints the name of the error that libfedsz returns.
 """
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.c_library import Library, address
+from tests.compressors.c_library import Library, address
 
 PIECES = (1 << 20, 1 << 16, 1 << 13)  # bytes, in this order, until there are none
 

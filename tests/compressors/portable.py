@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import struct
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -19,12 +17,9 @@ from fedsz.codecs import _szx, _uniform
 from fedsz.codecs.uniform import DTYPE_IDS, matrix_shape
 from tests.strategies import KIND, LAYER, bits_of, finite
 
-ROOT = Path(__file__).parents[1]
 SZX, UNIFORM = 0, 1  # as compressors/portable.cpp numbers them
 FLOATS = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
 WEIGHT = 1 / 3
-
-CMAKE = shutil.which("cmake")
 
 
 class Case(NamedTuple):
@@ -171,13 +166,12 @@ def written(case: Case, payload: bytes) -> bytes:
 
 
 def there(
-    program: Sequence[str | Path], cases: list[Case], payloads: list[bytes], folder: Path
+    program: Sequence[str], cases: list[Case], payloads: list[bytes], folder: Path
 ) -> list[Result]:
-    """What a build of the program makes of the cases, and of the payloads from here."""
-    asked, answered = folder / "cases", folder / "results"
-    asked.write_bytes(b"".join(map(written, cases, payloads)))
-    subprocess.run([*program, asked, answered], check=True)
-    data, at, results = answered.read_bytes(), 0, []
+    """What a program makes of the cases in a file "in", and of the payloads from here."""
+    (folder / "in").write_bytes(b"".join(map(written, cases, payloads)))
+    subprocess.run(program, cwd=folder, check=True)
+    data, at, results = (folder / "out").read_bytes(), 0, []
 
     def take(n: int) -> bytes:
         nonlocal at
@@ -190,24 +184,6 @@ def there(
         results.append(Result(take(size), error, take(case.x.nbytes), take(wide * case.x.size)))
     assert at == len(data)
     return results
-
-
-def configure(folder: Path, **definitions: str | None) -> None:
-    """Have CMake say how the codecs and the programs are compiled, with these definitions."""
-    defined = [f"-D{name}={value}" for name, value in definitions.items()]
-    _cmake("-S", ROOT, "-B", folder, "-DFEDSZ_PORTABLE=ON", *defined)
-
-
-def build(folder: Path, *targets: str, **definitions: str | None) -> None:
-    """Compile the codecs and the programs into ``folder``, with these definitions for CMake."""
-    configure(folder, **definitions)
-    _cmake("--build", folder, "-j", str(os.cpu_count() or 1), "--target", *targets)
-
-
-def _cmake(*arguments: str | Path) -> None:
-    assert CMAKE is not None
-    done = subprocess.run([CMAKE, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def differing(names: Sequence[str], results: list[Result], others: list[Result]) -> list[Any]:
