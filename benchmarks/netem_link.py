@@ -3,9 +3,9 @@
 Each namespace has a tun device. A thread passes packets from one to the other, each when the link
 would have delivered it: no kernel module is needed. The processes at both ends talk through real
 sockets and the kernel's real TCP. A packet takes 8 bytes / bandwidth after the one before it and
-arrives ``latency`` later, each direction on its own. Nothing is lost, reordered or turned away by a
-full queue. Bytes are those of Ethernet frames: headers count, once for each segment of a piece that
-the kernel hands over.
+arrives ``latency`` later, each direction on its own. A share of the packets may be lost, drawn from
+a fixed seed; nothing is reordered or turned away by a full queue. Bytes are those of Ethernet
+frames: headers count, once for each segment of a piece that the kernel hands over.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import random
 import re
 import select
 import shutil
@@ -140,18 +141,22 @@ def sysctl(name: str) -> Path:
 class Line:
     """A link between two namespaces; as a context, it is closed afterwards.
 
+    Args:
+        names: of the namespaces.
+        link: its bandwidth and latency.
+        loss: the share of packets that are lost.
+
     Attributes:
-        link: its bandwidth and latency from now on.
         late: by how many seconds the latest packet was too late.
 
     Raises:
         Refused: the kernel has no tun devices.
     """
 
-    def __init__(self, names: tuple[str, str]) -> None:
-        self.link, self.late = Link(1e9), 0.0
-        server, client = (within(name, _open_tun) for name in names)
-        self._ways = (_Way(server, client), _Way(client, server))
+    def __init__(self, names: tuple[str, str], link: Link, loss: float = 0.0) -> None:
+        self._link, self.late = link, 0.0
+        server, client = (within(name, lambda: _open_tun(pieces=not loss)) for name in names)
+        self._ways = (_Way(server, client, loss), _Way(client, server, loss))
         self._wake, self._waker = os.pipe()
         ends = (SERVER_ADDRESS, CLIENT_ADDRESS)
         for name, own, other in zip(names, ends, reversed(ends), strict=True):
@@ -179,7 +184,7 @@ class Line:
             if self._wake in readable:
                 return
             for descriptor in readable:
-                sources[descriptor].accept(self.link)
+                sources[descriptor].accept(self._link)
             for way in self._ways:
                 self.late = max(self.late, way.deliver())
 
@@ -187,8 +192,9 @@ class Line:
 class _Way:
     """One direction: the packets that were sent and have not arrived."""
 
-    def __init__(self, source: int, sink: int) -> None:
+    def __init__(self, source: int, sink: int, loss: float) -> None:
         self.source, self.sink = source, sink
+        self._loss, self._random = loss, random.Random(0)
         self.queue: deque[tuple[float, bytes]] = deque()  # of (when due, packet), in order
         self._free = 0.0  # when the last packet's last bit has left
 
@@ -200,7 +206,8 @@ class _Way:
             except BlockingIOError:
                 return
             self._free = max(time.monotonic(), self._free) + 8 * on_wire(packet) / link.bandwidth
-            self.queue.append((self._free + link.latency, packet))
+            if self._random.random() >= self._loss:
+                self.queue.append((self._free + link.latency, packet))
 
     def deliver(self) -> float:
         """Hand over the packets that are due; return by how many seconds the latest is late."""
@@ -231,13 +238,14 @@ def on_wire(packet: bytes) -> int:
     return size + (segments - 1) * headers + segments * ETHERNET
 
 
-def _open_tun() -> int:
+def _open_tun(*, pieces: bool) -> int:
+    """Open a tun device. With ``pieces`` it gives up to 64 KB at once, which are not to be lost."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     request = struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI | IFF_VNET_HDR)
     try:
         fcntl.ioctl(descriptor, TUNSETIFF, request)
-        # Without these the kernel cuts everything into 1500 bytes first: too many for a thread.
-        fcntl.ioctl(descriptor, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4)
+        # Without TSO4 the kernel cuts everything into 1500 bytes first: too many for a fast link.
+        fcntl.ioctl(descriptor, TUNSETOFFLOAD, TUN_F_CSUM | (TUN_F_TSO4 if pieces else 0))
     except OSError:
         os.close(descriptor)
         raise

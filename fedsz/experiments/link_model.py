@@ -2,7 +2,7 @@
 
     seconds = latency + 8 bytes / bandwidth
 
-for one message on a link that nothing else uses. `benchmarks/netem.py` compares it with real
+for one message on a link that nothing else uses. `benchmarks/link_rounds.py` compares it with real
 processes on emulated links.
 """
 
