@@ -158,7 +158,7 @@ class Auto(Policy):
         return state.added(record, self.tolerance / 100)
 
     def decide(self, state: Scores, decision: Decision, coming: NextRound, /) -> Decision:
-        """Return a decision that keeps nothing of ``decision`` but its codecs."""
+        """Return a decision that keeps nothing of ``decision`` but its codecs and factors."""
         scores = Scores() if coming.private else state
         allowed = LEAST_STEPS + STEPS_PER_POINT * min(self.tolerance, MOST_POINTS)
         share, reason = share_of_steps(coming.number, scores)

@@ -178,7 +178,7 @@ class Broadcast:
         last = Reference(self._model if before is not None else {})
         if before is not None and bound.kind == "step":
             moved = energies(own.arrays, last, self._settings)
-            return bounds_of_step(moved, bound.value)
+            return bounds_of_step(moved, self._settings, bound.value)
         found = {}
         for name, x in own.arrays.items():
             if not is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
@@ -283,7 +283,7 @@ def _reader(stream: bytes, model: Mapping[str, NDArray]) -> Reader:
 def _lossless(settings: Settings) -> Settings:
     """Return how a model is sent, whatever clients send: without loss where there is no bound."""
     codec = settings.lossless if settings.downlink == EXACT else "uniform"
-    return settings.replace(error_bound="step:1", update=DELTA, codec=codec)
+    return settings.replace(error_bound="step:1", update=DELTA, codec=codec, factors={})
 
 
 def initial_reference(model: Mapping[str, NDArray], settings: Settings) -> Reference:

@@ -241,7 +241,7 @@ class ClientSession:
         """Return what codes an update: the codec of the settings, or their pipeline."""
         request = self.request
         if pipeline is None:
-            return CodecCoder(request.settings, bounds_of_step(moved, request.settings.bound.value))
+            return CodecCoder(request.settings, bounds_of_step(moved, request.settings))
         return PipelineCoder(
             pipeline,
             seed=request.seed,

@@ -95,13 +95,13 @@ class CodecCoder(Coder):
     ) -> None:
         super().__init__()
         self.codec: Codec = settings.lossy_codec
-        self._bounds, self._bound = dict(bounds), settings.bound
+        self._settings, self._bounds, self._bound = settings, dict(bounds), settings.bound
 
     def bound(self, name: str) -> ErrorBound | None:
         """Return a tensor's bound; None where nothing moved, or there is no reference."""
         if name in self._bounds:
             return ErrorBound.abs(self._bounds[name])
-        return None if self._bound.kind == "step" else self._bound
+        return None if self._bound.kind == "step" else self._settings.bound_of(name)
 
     def encode(self, entry: Entry, bound: ErrorBound | None = None) -> Part | None:
         """Do as `Coder.encode`.

@@ -113,7 +113,7 @@ def compress(
     if config.bound.kind == "step":
         if base is None:
             raise ConfigError(f"error bound {config.error_bound} is of a step: pass its reference=")
-        bounds = bounds_of_step(energies(as_arrays(state), base, config), config.bound.value)
+        bounds = bounds_of_step(energies(as_arrays(state), base, config), config)
     parsed = methods.parse(chain) if isinstance(chain, str) else chain
     if parsed is not None and parsed.keeps_state:
         raise ConfigError(

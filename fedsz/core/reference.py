@@ -133,17 +133,24 @@ def energies(
     return found
 
 
-def bounds_of_step(energies: Mapping[str, tuple[int, float]], steps: float) -> dict[str, float]:
+def bounds_of_step(
+    energies: Mapping[str, tuple[int, float]], settings: Settings, bound_value: float | None = None
+) -> dict[str, float]:
     """Return the absolute bounds that a bound of kind ``step`` stands for, by tensor.
 
     Args:
         energies: elements and sum of squares of each tensor's step.
-        steps: K.
+        settings: whose factors multiply the bound.
+        bound_value: K; by default that of the settings' error bound.
 
     Returns:
         Bounds above 0; none where nothing moved. A tensor that did not move has K x S.
     """
-    bounds = {name: steps * scale for name, scale in scales_of_step(energies).items()}
+    value = settings.bound.value if bound_value is None else bound_value
+    scales = scales_of_step(energies)
+    bounds = {
+        name: value * settings.factors.get(name, 1.0) * scale for name, scale in scales.items()
+    }
     return {name: bound for name, bound in bounds.items() if 0 < bound < math.inf}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -81,6 +82,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         lossless: codec for everything else.
         threshold: tensors of up to this many elements stay lossless.
         rule: which other tensors stay lossless; see `fedsz.core.partition.is_lossy`.
+        factors: by the names of tensors, what to multiply their bounds with; 1 for all others.
         update: what clients send: "weights", "delta" (the difference from the reference model),
             "delta+ef" (with error feedback) or that difference by a pipeline of methods, as
             `fedsz.methods.parse` reads it, in place of bound and codec.
@@ -96,6 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lossless: str = "blosclz"
     threshold: int = 1024
     rule: str = "shape"
+    factors: dict[str, float] = {}
     update: str = DELTA_EF
     decay: float = 1.0
     downlink: str = EXACT
@@ -106,6 +109,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"{self.error_bound} is of a step: it needs update delta or delta+ef")
         if not 0 <= self.decay <= 1:
             raise ConfigError(f"decay must lie in [0, 1], got {self.decay}")
+        for name, factor in self.factors.items():
+            if not 0 < factor < math.inf:
+                raise ConfigError(f"the factor of {name!r} must be above 0, got {factor}")
         for name in _READERS:
             text = getattr(self, name)
             # A default is in its form, and so needs no codecs: options have it in --help.
@@ -213,6 +219,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             value = min(bound.value, WITHOUT_FEEDBACK) if bound.kind == "step" else WITHOUT_FEEDBACK
             bound = ErrorBound.step(value)
         return self.replace(update=DELTA, error_bound=str(bound))
+
+    def bound_of(self, name: str) -> ErrorBound:
+        """Return a tensor's error bound; raise `ConfigError` if it is not finite or not above 0."""
+        return self.bound.scaled(self.factors.get(name, 1.0))
 
 
 _DEFAULTS: Final = {f.name: f.default for f in msgspec.structs.fields(Settings)}

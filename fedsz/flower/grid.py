@@ -20,7 +20,7 @@ from fedsz import flower_compat as compat
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.control.controller import Controller, asked_for
-from fedsz.control.policy import DEFAULT_TOLERANCE
+from fedsz.control.policy import DEFAULT_TOLERANCE, SENSITIVITY
 from fedsz.control.record import RoundRecord, Traffic
 from fedsz.core.settings import DEFAULT
 from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedReply, TooFewReplies
@@ -130,6 +130,8 @@ class FedSZGrid(WrappedGrid):
         new = partial(Controller, policy, config, tolerance=tolerance, rounds=rounds)
         self._new_controller: Callable[[], Controller] | None = new
         controller = new()
+        if SENSITIVITY in controller.needs:
+            raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
         is_fleet, least = rules == FLEET, min_replies or 1
         self._quorum = Quorum(least) if is_fleet or min_replies is not None else None
         deadlines = deadlines or (Deadlines(quorum=least) if is_fleet else Deadlines(math.inf))
@@ -250,7 +252,7 @@ class FedSZGrid(WrappedGrid):
 
         Args:
             measured: fields of `fedsz.control.record.RoundRecord` that no Grid can know: accuracy,
-                loss, train_seconds and test_seconds.
+                loss, spread, sensitivity, train_seconds and test_seconds.
         """
         with self._lock:
             ends_itself = self._new_controller is not None

@@ -13,7 +13,9 @@ from flwr.serverapp import Grid
 
 from fedsz.arrays import NDArray
 from fedsz.control.controller import Controller
+from fedsz.control.policy import SENSITIVITY, SPREAD
 from fedsz.control.record import RoundRecord
+from fedsz.core.reference import Reference, energies
 from fedsz.core.settings import DELTA_EF
 from fedsz.errors import ConfigError
 from fedsz.flower.fedbuff import MOST_AHEAD, FedBuff
@@ -31,6 +33,7 @@ from fedsz.training.options import RunConfig, options
 from fedsz.training.run_folder import Checkpoint, Resumed
 from fedsz.training.secure_ring import require_room, secure_of
 from fedsz.training.seeding import seed_of, seeded
+from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
 
 LONGEST: Final = 1e9  # seconds that a client may say it trained
@@ -190,15 +193,17 @@ class _Rounds:
         self._config, self._problem, self._on_round = config, problem, on_round
         self._on_checkpoint, self._run_id = on_checkpoint, grid.run.run_id
         controller = controller_of(config, resumed.history() if resumed else ())
+        self._needs = controller.needs & {SPREAD, SENSITIVITY}
         rules, deadlines = rules_of(config), deadlines_of(config)
         secure, seed = secure_of(config), config.seed
         self.grid = FedSZGrid.controlled(grid, controller, rules, deadlines, seed, secure)
         self.done = 0  # how many rounds were before
+        self._before: Mapping[str, NDArray] = {}  # the average of the round before
         self._train_seconds = 0.0
         self._goes_on = resumed is not None
         if resumed is not None:
             last = resumed.checkpoint
-            load(problem.model, to_record(dict(last.model)))  # which the run starts from
+            self._before = load(problem.model, to_record(dict(last.model)))
             self.grid.restore(last.grid)
             self.done = last.done.round
         self.strategy = strategy_of(config)
@@ -238,6 +243,7 @@ class _Rounds:
             uncounted=self.strategy.quorum.why,
             train_seconds=self._train_seconds,
             test_seconds=test_seconds,
+            **self._measured(number, averaged),
             **_spent(self.strategy, number),
         )
         self._train_seconds = 0.0
@@ -247,6 +253,24 @@ class _Rounds:
         if self._on_round:
             self._on_round(record)
         return MetricRecord({name: x for name, x in result._asdict().items() if x is not None})
+
+    def _measured(self, number: int, averaged: Mapping[str, NDArray]) -> dict[str, Any]:
+        """Return the spread of a round's step and the sensitivity to errors, if they are needed."""
+        if not self._needs:
+            return {}
+        config = self._config
+        moved = {
+            name: (count, math.sqrt(energy / count))
+            for name, (count, energy) in energies(
+                averaged, Reference(self._before), config.compression
+            ).items()
+        }
+        self._before = averaged
+        steps = {name: deviation for name, (_, deviation) in moved.items() if deviation > 0}
+        if SENSITIVITY not in self._needs or not steps:
+            return {"spread": moved}
+        seed = config.seed + number  # other noise each round, since policies average
+        return {"spread": moved, "sensitivity": measure(*self._problem, steps, seed=seed)}
 
 
 def _spent(strategy: StreamingFedAvg, number: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import math
 import tracemalloc
 from dataclasses import FrozenInstanceError
@@ -18,23 +19,31 @@ from fedsz.contrib.dc2 import Steps
 from fedsz.control.controller import all_policies, parsed
 from fedsz.control.policy import NextRound, Policy
 from fedsz.control.record import ClientRecord, Decision, RoundRecord
+from tests.conftest import ROOT
 from tests.policies import BASE, client, controller, decide, row
+from tests.policy_histories import decisions_of, digest
 
 SPECS = (
     "fixed",
     "auto",
     "schedule:first=std:4,last=std:1",
     "schedule:first=std:4e+0,down_last=std:1e-1",
+    "accuracy",
     *(f"dc2:rule={rule}" for rule in Steps),
+    "layers",
+    "layers:limit=4",
     "gate",
     "gate:codecs=uniform/szx,again=2",
-    "auto+gate",
-    "schedule:first=std:1e+1+dc2",
+    "auto+layers+gate",
+    "schedule:first=std:1e+1+accuracy+dc2",
 )
+
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "decisions.json").read_text("utf-8"))
 
 # Anything that a run may have seen, most of it ugly.
 sizes = st.sampled_from([0, 1, 1000, 10**6, 1 << 40])
 seconds = st.sampled_from([0.0, 1e-300, 1e-3, 1.0, 1e5, math.inf, math.nan])
+names = st.sampled_from(["conv.weight", "fc.weight", ""])
 client_records = st.builds(
     ClientRecord,
     node=st.sampled_from(["1", "2", str(1 << 63)]),
@@ -64,6 +73,16 @@ rows = st.builds(
     replies=st.integers(0, 2),
     clients=st.lists(client_records, max_size=3),
     decision=st.none() | decisions,
+    spread=st.dictionaries(
+        names,
+        st.tuples(
+            st.sampled_from([0, 1, 10**9]),
+            st.sampled_from([0.0, 1e-300, 1e-3, 1e300, math.inf, math.nan]),
+        ),
+    ),
+    sensitivity=st.dictionaries(
+        names, st.sampled_from([0.0, 1e-300, 1.0, 1e300, math.inf, math.nan, -1.0])
+    ),
 )
 histories = st.lists(rows, max_size=6)
 
@@ -78,7 +97,17 @@ def test_any_history_makes_a_decision_that_can_be_carried_out(
     assert decided == msgspec.json.decode(msgspec.json.encode(decided), type=Decision)
     told = [decided.config.bound, decided.config.downlink_bound]
     assert {bound.kind for bound in told if bound} == {"step" if "auto" in spec else "std"}
+    assert all(1 / 8 <= factor <= 8 for factor in decided.config.factors.values())
     assert "\n" not in decided.why
+
+
+@pytest.mark.parametrize("spec", GOLDEN)
+def test_decisions_are_those_of_before(spec: str) -> None:
+    """Digests were made when each decision went over all records of a run anew.
+
+    Those of ``results/`` are over the runs of before `MADE` that the file still has.
+    """
+    assert GOLDEN[spec] == {name: digest(decisions_of(spec, name)) for name in GOLDEN[spec]}
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -91,6 +120,8 @@ def test_a_record_replays_to_the_same_decisions(spec: str) -> None:
             float(rng.uniform()),
             float(rng.uniform()),
             clients=[client(str(node), bandwidth=float(rng.lognormal(14))) for node in range(3)],
+            spread={f"layer{i}": (1000 * (i + 1), float(rng.lognormal())) for i in range(3)},
+            sensitivity={f"layer{i}": float(rng.lognormal()) for i in range(3)},
             decision=decide(spec, history) if history else None,
         )
         history.append(msgspec.json.decode(msgspec.json.encode(seen), type=RoundRecord))
@@ -107,7 +138,7 @@ PLACES = ("fedsz/control/", "fedsz/contrib/", "tests/contrib/", "tests/policies"
 
 def test_a_controller_keeps_nothing_of_its_rounds() -> None:
     """The records of these rounds would be 500 kB."""
-    asked = controller("auto+dc2:seconds=1+gate", rounds=None)
+    asked = controller("auto+accuracy+dc2:seconds=1+gate", rounds=None)
 
     def play(first: int, last: int) -> int:
         for number in range(first, last):
@@ -116,6 +147,8 @@ def test_a_controller_keeps_nothing_of_its_rounds() -> None:
                     number,
                     number / 1000,
                     clients=[client(str(node), bandwidth=1e6 + number) for node in range(20)],
+                    spread={"layer": (1000, 1.0 + number)},
+                    sensitivity={"layer": float(number)},
                     decision=asked.decision,
                 )
             )

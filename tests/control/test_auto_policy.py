@@ -78,12 +78,14 @@ def test_bounds_follow_the_formula() -> None:
         assert down(decided) == up(decided)
 
 
-def test_nothing_but_codecs_is_left_of_the_options() -> None:
-    base = Settings(codec="szx", lossless="zstd", update="weights", threshold=9, rule="ndim")
+def test_nothing_but_codecs_and_factors_is_left_of_the_options() -> None:
+    base = Settings(
+        codec="szx", lossless="zstd", update="weights", threshold=9, rule="ndim", factors={"a": 2}
+    )
     config = decide("auto", base=base).config
 
     assert (config.update, config.threshold, config.rule) == ("delta+ef", 0, "shape")
-    assert (config.codec, config.lossless) == ("szx", "zstd")
+    assert (config.codec, config.lossless, config.factors) == ("szx", "zstd", {"a": 2})
 
 
 def test_bounds_do_not_grow_if_nothing_is_measured() -> None:

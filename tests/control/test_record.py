@@ -38,10 +38,12 @@ RECORD = RoundRecord(
         )
     ],
     decision=Decision(
-        config=Settings(error_bound="std:0.123456789"),
+        config=Settings(error_bound="std:0.123456789", factors={"a": 0.1}),
         codecs={"7": "raw"},
         why="because",
     ),
+    spread={"a": (9, 0.5)},
+    sensitivity={"a": 2.0},
 )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def bounds_of(model: Arrays, last: Arrays | None, settings: Settings) -> dict[st
     bound, found = settings.downlink_bound, {}
     assert bound is not None
     if bound.kind == "step" and last is not None:
-        return bounds_of_step(energies(model, Reference(last), settings), bound.value)
+        return bounds_of_step(energies(model, Reference(last), settings), settings, bound.value)
     for name, x in model.items():
         if is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
             with np.errstate(all="ignore"):
@@ -211,7 +211,7 @@ def test_a_reply_comes_back_within_its_bound(seed: int, how: Settings) -> None:
     assert list(back) == list(trained)
     bounds = {}
     if how.bound.kind == "step":
-        bounds = bounds_of_step(energies(trained, model, how), how.bound.value)
+        bounds = bounds_of_step(energies(trained, model, how), how)
     for name, x in trained.items():
         lossy = is_lossy(name, x, rule=how.rule, threshold=how.threshold)
         if not lossy:

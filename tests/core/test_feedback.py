@@ -62,7 +62,7 @@ def bounds_of(
     steps = energies(state, reference, settings) or {}
     if not any(energy for _, energy in steps.values()):
         steps = energies(residual, zeros, settings)
-    return bounds_of_step(steps, settings.bound.value)
+    return bounds_of_step(steps, settings)
 
 
 def feedback_of(residual: dict[str, Any], weight: float = 1.0) -> UpdateCoder:

@@ -219,14 +219,14 @@ def root_mean_square(x: Any) -> float:
 
 def test_the_bound_is_of_the_whole_step_and_of_a_tensors_own_at_most() -> None:
     before, after = decades(np.random.default_rng(0))
-    config = Settings(error_bound="step:2", threshold=0)
+    config = Settings(error_bound="step:2", threshold=0, factors={"large.weight": 0.5})
     steps = {name: after[name] - before[name] for name in SCALES}
     whole = root_mean_square(np.stack(list(steps.values())))
 
-    bounds = bounds_of_step(energies(after, Reference(before), config), 2)
+    bounds = bounds_of_step(energies(after, Reference(before), config), config)
 
     own = root_mean_square(steps["small.weight"])
-    assert bounds["large.weight"] == pytest.approx(2 * whole, rel=1e-5)
+    assert bounds["large.weight"] == pytest.approx(0.5 * 2 * whole, rel=1e-5)
     assert bounds["small.weight"] == pytest.approx(2 * MOST * own, rel=1e-5)
     assert bounds["frozen.weight"] == pytest.approx(2 * whole, rel=1e-5)
 
@@ -267,7 +267,7 @@ def test_the_energy_fraction_and_the_residual_ratio_are_of_the_decoded_update(se
 
     settings, reference = Settings(error_bound="step:1", threshold=0), Reference(before)
 
-    bounds = bounds_of_step(energies(after, reference, settings), 1)
+    bounds = bounds_of_step(energies(after, reference, settings), settings)
     coder = UpdateCoder(CodecCoder(settings, bounds), reference, None)
     blob, _ = compress_measured(after, settings, reference, coder=coder)
 

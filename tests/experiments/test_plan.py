@@ -135,7 +135,7 @@ def ways(text: str, **options: object) -> list[str]:
         ("auto, auto@2,auto@0.5", ["auto", "auto@2"]),
         ("delta@std:2 by schedule:first=std:4,last=std:1,raw",
          ["delta@std:2 by schedule:first=std:4,last=std:1", "raw"]),
-        ("delta@std:2/std:1 by dc2+gate@1.5", ["delta@std:2/std:1 by dc2+gate@1.5"]),
+        ("delta@std:2/std:1 by layers+gate@1.5", ["delta@std:2/std:1 by layers+gate@1.5"]),
     ],
 )  # fmt: skip
 def test_ways(text: str, written: list[str]) -> None:
@@ -144,10 +144,10 @@ def test_ways(text: str, written: list[str]) -> None:
 
 
 def test_what_a_way_leaves_open_is_an_option() -> None:
-    options = {"downlink": "std:1", "tolerance": 2.0, "policy": "dc2"}
+    options = {"downlink": "std:1", "tolerance": 2.0, "policy": "layers"}
 
     assert ways("raw,delta@0.1,delta@0.1/std:2,auto", **options) == [
-        "raw", "delta@0.1/std:1 by dc2@2", "delta@0.1/std:2 by dc2@2",
+        "raw", "delta@0.1/std:1 by layers@2", "delta@0.1/std:2 by layers@2",
         "weights/std:1 by auto@2",
     ]  # fmt: skip
 
@@ -253,7 +253,7 @@ SWEPT = {
         ("raw,,delta", "separated by commas"),
         ("raw@1e-2", "its codec takes no bound"),
         ("delta:zstd@1e-2", "its codec takes no bound"),
-        ("raw by dc2", "leaves a policy nothing to decide"),
+        ("raw by layers", "leaves a policy nothing to decide"),
         ("delta@tight", "'tight' is no error bound"),
         ("delta/0", "above 0"),
         ("delta:sz9", "way 'delta:sz9': no codec 'sz9'"),

@@ -86,8 +86,8 @@ def test_arrays_are_learned_without_torch_and_without_an_accuracy() -> None:
 @pytest.mark.parametrize(
     "policy",
     [
-        *("fixed", "auto", "gate", "dc2:rule=aimd,seconds=10"),
-        "schedule:first=std:3,last=std:1+gate",
+        *("fixed", "auto", "layers", "gate+accuracy", "dc2:rule=aimd,seconds=10"),
+        "schedule:first=std:3,last=std:1+accuracy",
     ],
 )
 def test_every_policy_decides_without_an_accuracy_and_again(policy: str, folder: Path) -> None:
