@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
+import base64
 import contextlib
 import hmac
-import re
-from collections.abc import AsyncIterator, Callable, Iterator
+import threading
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import structs
 
 from fedsz import extras
 from fedsz.errors import ConfigError
 from fedsz.monitoring.live_round import LiveRound
-from fedsz.monitoring.run_summary import ClientSummary, Follower
+from fedsz.monitoring.run_summary import RunSummary
 from fedsz.palette import css
 from fedsz.training.events import Event, Listening
 from fedsz.transport.address import Address, is_loopback
@@ -31,17 +31,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PORT: Final = 8265
-PAUSE_SECONDS: Final = 0.5  # between looks for news
-QUIET_LOOKS: Final = 30  # without news, after which a page is told that the link is alive
-COOKIE: Final = "fedsz-dashboard"
 LEAST_LETTERS: Final = 16  # of a token
 
-# The files that a page consists of, and their kinds; the first one is the page itself.
+# The files that a page consists of, and their kinds.
 FILES: Final = {
     "index.html": "text/html",
     "dashboard.css": "text/css",
     "dashboard.js": "text/javascript",
-    "charts.js": "text/javascript",
     "uplot.css": "text/css",
     "uplot.js": "text/javascript",
 }
@@ -74,106 +70,69 @@ class Dashboard:
     def __init__(self, folder: Path | None = None, live: LiveRound | None = None) -> None:
         extras.require(*extras.EXTRAS["dashboard"])
         self._live = live
-        self._follower = None if folder is None else Follower(folder)
-        self._ended = False
+        self._summary = None if folder is None else RunSummary(folder)
+        self._lock = threading.Lock()  # over reading the summary
 
     def show(self, event: Event) -> None:
         """Take an event of the run; from any thread."""
         if self._live:
             self._live.take(event)
         if isinstance(event, Listening):
-            self._follower = Follower(Path(event.run_dir))
-
-    def close(self) -> None:
-        """End the streams to browsers."""
-        self._ended = True
+            self._summary = RunSummary(Path(event.run_dir))
 
     def app(self) -> Starlette:
         """Return the page as an application that answers everybody; see `Access`."""
         from starlette.applications import Starlette
-        from starlette.responses import Response, StreamingResponse
+        from starlette.responses import Response
         from starlette.routing import Route
 
-        def page(path: str, body: Callable[[], bytes], kind: str = "application/json") -> Route:
-            return Route(path, lambda _: Response(body(), media_type=kind))
+        def page(path: str, body: bytes, kind: str) -> Route:
+            return Route(path, lambda _: Response(body, media_type=kind))
 
-        async def events(request: Request) -> Response:
-            last = request.headers.get("last-event-id", request.query_params.get("after", ""))
-            return StreamingResponse(self._events(last), media_type="text/event-stream")
+        def run(request: Request) -> Response:
+            after = request.query_params.get("after", "")
+            rounds = int(after) if after.isdecimal() and len(after) < 10 else 0
+            return Response(self.run(rounds), media_type="application/json")
 
         static = resources.files("fedsz.monitoring") / "static"
-        files = [page(f"/{name}", (static / name).read_bytes, kind) for name, kind in FILES.items()]
+        files = [
+            page(f"/{name}", (static / name).read_bytes(), kind) for name, kind in FILES.items()
+        ]
         return Starlette(
             routes=[
-                page("/", (static / "index.html").read_bytes, "text/html"),
+                page("/", (static / "index.html").read_bytes(), "text/html"),
                 *files,
-                page("/colours.css", lambda: css().encode(), "text/css"),
-                page("/api/run", self.run),
-                page("/api/clients", self.clients),
-                Route("/api/events", events),
+                page("/colours.css", css().encode(), "text/css"),
+                Route("/api/run", run),
             ]
         )
 
-    def run(self) -> bytes:
-        """Return the page's first data as JSON: the run, and a row for each round."""
-        return _encoded(*self._rows(0))
+    def run(self, after: int = 0) -> bytes:
+        """Return as JSON the state of the run, its clients, and its rounds but the first ones.
 
-    def clients(self) -> bytes:
-        """Return the run's clients as JSON, with their present states where these are known."""
-        states = self._live.states() if self._live else {}
-        known: dict[str, ClientSummary] = {}
-        if follower := self._follower:
-            with follower.lock:
-                known = {name: structs.replace(x) for name, x in follower.poll().clients.items()}
-        for name, state in states.items():
-            known.setdefault(name, ClientSummary(name=name)).state = state
-        return msgspec.json.encode([*known.values()])
-
-    def _rows(self, after: int) -> tuple[list[bytes], dict[str, Any]]:
-        """Return the rows of rounds from ``after`` on, and the state of the run at that time."""
-        follower = self._follower
-        text = self._live.text() if self._live else ""
-        state: dict[str, Any] = {"text": text, "count": 0, "generation": 0, "notices": []}
-        if follower is None:
-            return [], state
-        with follower.lock:
-            summary = follower.poll()
-            rows = summary.rows[after:]
-            state |= {
-                "name": follower.folder.name,
-                "finished": follower.finished,
-                "count": len(summary.rows),
-                "generation": follower.generation,
-                "notices": list(summary.notices),
-            }
-        if config := follower.config:
-            state |= {name: getattr(config, name) for name in SHOWN}
-        return rows, state
-
-    async def _events(self, last: str) -> AsyncIterator[bytes]:
-        """Yield server-sent events: rows that came after ``last``, and states that differ.
-
-        An event's id is the generation of the run's file and the number of rows so far.
+        ``after`` says how many rounds are left out: the page has them.
         """
-        found = re.fullmatch("([0-9]{1,9})-([0-9]{1,9})", last)
-        generation, after = (int(found[1]), int(found[2])) if found else (0, 0)
-        sent: dict[str, Any] = {}
-        quiet = 0
-        while not self._ended:
-            rows, state = await asyncio.to_thread(self._rows, after)
-            if generation != state["generation"]:
-                yield b"event: reset\ndata: {}\n\n"
-                return
-            if rows or state != sent:
-                after, sent, quiet = after + len(rows), state, 0
-                yield b"id: %d-%d\ndata: %s\n\n" % (generation, after, _encoded(rows, state))
-            elif (quiet := quiet + 1) % QUIET_LOOKS == 0:
-                yield b": still here\n\n"
-            await asyncio.sleep(PAUSE_SECONDS)
-
-
-def _encoded(rows: list[bytes], state: dict[str, Any]) -> bytes:
-    return b'{"state":%s,"rounds":[%s]}' % (msgspec.json.encode(state), b",".join(rows))
+        text = self._live.text() if self._live else ""
+        states = self._live.states() if self._live else {}
+        state: dict[str, Any] = {"text": text, "notices": []}
+        rows: list[bytes] = []
+        clients = {name: {"name": name} for name in states}
+        if summary := self._summary:
+            with self._lock:
+                summary.poll()
+                rows = summary.rows[after:]
+                clients |= {k: msgspec.to_builtins(x) for k, x in summary.clients.items()}
+                notices = list(summary.notices)
+            state |= {
+                "name": summary.folder.name,
+                "finished": summary.finished,
+                "notices": notices,
+            }
+            if config := summary.config:
+                state |= {name: getattr(config, name) for name in SHOWN}
+        lines = [{**client, "state": states.get(name)} for name, client in clients.items()]
+        told = (msgspec.json.encode(state), b",".join(rows), msgspec.json.encode(lines))
+        return b'{"state":%s,"rounds":[%s],"clients":%s}' % told
 
 
 class Access:
@@ -184,13 +143,11 @@ class Access:
 
     Args:
         app: the protected app.
-        token: that requests must bring, once as ``/?token=`` by a browser or in each
-            ``Authorization: Bearer`` header; "" for none.
-        secure: whether the link is TLS, and a browser may send its cookie over nothing else.
+        token: the password that requests must bring (HTTP Basic, of any user); "" for none.
     """
 
-    def __init__(self, app: ASGIApp, token: str = "", *, secure: bool = False) -> None:
-        self._app, self._token, self._secure = app, token, secure
+    def __init__(self, app: ASGIApp, token: str = "") -> None:
+        self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -207,7 +164,7 @@ class Access:
 
     def _answer(self, request: Request) -> Response | None:
         """Return the answer to a request that does not pass; None if it does."""
-        from starlette.responses import PlainTextResponse, RedirectResponse
+        from starlette.responses import PlainTextResponse
 
         if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("this page is only read\n", 405)
@@ -215,25 +172,24 @@ class Access:
             if _names_this_machine(request):
                 return None
             return PlainTextResponse("without a token, only this machine is answered\n", 403)
-        if self._fits(request.query_params.get("token", "")):
-            answer = RedirectResponse("/", 303)
-            answer.set_cookie(
-                COOKIE, self._token, httponly=True, samesite="strict", secure=self._secure
-            )
-            return answer
-        kind, _, bearer = request.headers.get("authorization", "").partition(" ")
-        shown = bearer.strip() if kind.lower() == "bearer" else request.cookies.get(COOKIE, "")
-        if self._fits(shown):
+        if hmac.compare_digest(_password(request), self._token.encode()):
             return None
-        return PlainTextResponse("open this page as /?token=... with its token\n", 401)
+        asks = {"www-authenticate": 'Basic realm="fedsz"'}
+        return PlainTextResponse("the password is this page's token\n", 401, asks)
 
-    def _fits(self, shown: str) -> bool:
-        return hmac.compare_digest(shown.encode(), self._token.encode())
+
+def _password(request: Request) -> bytes:
+    """Return the password of HTTP Basic; empty if there is none."""
+    kind, _, value = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "basic":
+        return b""
+    try:
+        return base64.b64decode(value).partition(b":")[2]
+    except ValueError:
+        return b""
 
 
 def _names_this_machine(request: Request) -> bool:
-    from urllib.parse import urlsplit
-
     try:
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname
     except ValueError:
@@ -283,9 +239,6 @@ def served(
     tls = None if address.is_loopback else tls
     if not (address.is_loopback or tls):
         security.warning("the dashboard on %s is plaintext: others can read its token", address)
-    access: Any = Access(dashboard.app(), token, secure=tls is not None)
+    access: Any = Access(dashboard.app(), token)
     with WebServer(access, address, tls) as server:
-        try:
-            yield server.url
-        finally:
-            dashboard.close()
+        yield server.url

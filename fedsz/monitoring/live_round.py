@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
-import time
-from collections import Counter, deque
-from collections.abc import Callable
 from typing import Final
 
 from fedsz.control.record import RoundRecord
-from fedsz.formatting import duration, one_line
-from fedsz.training.events import Client, Done, Event, Listening, Receiving, Requested
+from fedsz.formatting import one_line
+from fedsz.training.events import Client, Done, Event, Listening, Requested
 
 NAMED: Final = 4  # clients whose replies are missing, in a line
-RECENT: Final = 10  # rounds whose median the time left is estimated by
 
 
 class LiveRound:
-    """The round that goes on, and the clients in it. Any thread may take events and read it.
+    """The round that goes on, and the clients in it. Any thread may take events and read it."""
 
-    Args:
-        clock: seconds that only grow.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._connected: set[str] = set()
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = threading.Lock()  # over what follows
+        self._connected: set[str] = set()
         self._asked: set[str] = set()  # clients that the round asks, if that is known
         self._replied: set[str] = set()  # those of them whose replies have come
-        self._passed: dict[str, float] = {}  # the share of a reply that is here, by client
         self._listening: Listening | None = None
         self._last: RoundRecord | None = None
-        self._took: deque[float] = deque(maxlen=RECENT)
-        self._begun = clock()  # when the round began
         self._done = False
-
-    @property
-    def rounds(self) -> int:
-        """How many the run has; 0 if that is not known."""
-        return self._listening.rounds if self._listening else 0
 
     @property
     def number(self) -> int:
@@ -62,28 +44,22 @@ class LiveRound:
     def take(self, event: Event) -> None:
         """Take an event into the picture."""
         with self._lock:
-            self._take(event)
-
-    def _take(self, event: Event) -> None:
-        match event:
-            case Listening():
-                self._listening = event
-            case Client(name, "joined"):
-                self._connected.add(name)
-            case Client(name, "left"):
-                self._connected.discard(name)
-                self._passed.pop(name, None)
-            case Client(name, "received", ""):
-                self._replied.add(name)
-                self._passed.pop(name, None)
-            case Requested(clients):
-                self._asked = set(clients)
-            case Receiving(name, passed, size):
-                self._passed[name] = passed / size
-            case RoundRecord():
-                self._end_round(event)
-            case Done():
-                self._done = True
+            match event:
+                case Listening():
+                    self._listening = event
+                case Client(name, "joined"):
+                    self._connected.add(name)
+                case Client(name, "left"):
+                    self._connected.discard(name)
+                case Client(name, "received", ""):
+                    self._replied.add(name)
+                case Requested(clients):
+                    self._asked = set(clients)
+                case RoundRecord():
+                    self._last = event
+                    self._asked, self._replied = set(self._connected), set()
+                case Done():
+                    self._done = True
 
     def text(self) -> str:
         """Return what goes on, in a line for people."""
@@ -102,13 +78,13 @@ class LiveRound:
             if not self.number:
                 return "testing the model to start from"
         asked = self._in_round
-        of = f" of {self.rounds}" if self.rounds else ""
+        of = f" of {self._listening.rounds}" if self._listening.rounds else ""
         replies = f"round {self.number}{of}: {len(self._replied & asked)} of {len(asked)} replies"
         missing = sorted(asked - self._replied)
         if not missing:
-            return f"{replies}, testing their average{self._time_left()}"
+            return f"{replies}, testing their average"
         named = ", ".join(map(one_line, missing[:NAMED])) + " ..." * (len(missing) > NAMED)
-        return f"{replies}, waiting for {named}{self._work(missing)}{self._time_left()}"
+        return f"{replies}, waiting for {named}"
 
     def states(self) -> dict[str, str]:
         """Return what each client that is there does, by its name."""
@@ -120,34 +96,6 @@ class LiveRound:
         return self._asked or self._connected
 
     def _state(self, name: str) -> str:
-        if name in self._passed:
-            return f"uploading {100 * self._passed[name]:.0f} %"
         if self._done or not self.number or name not in self._in_round:
             return "connected"
         return "replied" if name in self._replied else "training"
-
-    def _work(self, missing: list[str]) -> str:
-        """Say what the missing clients do, as far as that is known: `` (1 uploading 37 %)``."""
-        counts = Counter(
-            self._state(name).split()[0] for name in missing if name in self._connected
-        )
-        uploads = [self._passed[name] for name in missing if name in self._passed]
-        parts = [f"{counts['training']} training"] * bool(counts["training"])
-        if uploads:
-            parts.append(f"{len(uploads)} uploading {100 * statistics.mean(uploads):.0f} %")
-        return f" ({', '.join(parts)})" if parts else ""
-
-    def _time_left(self) -> str:
-        """Say when the run will be over, by the median of recent rounds; "" before any."""
-        if not self._took or self.number > self.rounds:
-            return ""
-        usual = statistics.median(self._took)
-        rest = max(0.0, usual - (self._clock() - self._begun))
-        return f", about {duration(rest + usual * (self.rounds - self.number))} left"
-
-    def _end_round(self, record: RoundRecord) -> None:
-        if record.round:
-            self._took.append(record.seconds)
-        self._last, self._begun = record, self._clock()
-        self._asked, self._replied = set(self._connected), set()
-        self._passed.clear()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -21,7 +19,6 @@ from fedsz.training.events import Event, Listening
 logger = logging.getLogger(__name__)
 
 PATIENCE = 30.0  # seconds, at the end, for what a tracker has not taken yet
-BACKLOG: Final = 10_000  # rounds that wait for a slow tracker
 EXPERIMENT: Final = "fedsz"  # in MLflow and Weights & Biases
 
 
@@ -107,7 +104,7 @@ class Tracking:
         self._makers = {name: _maker(name) for name in map(str.strip, names.split(","))}
         self._folder, self._options = folder, dict(options or {})
         self._trackers: dict[str, Tracker] = {}
-        self._rounds: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue(BACKLOG)
+        self._rounds: queue.SimpleQueue[tuple[int, dict[str, float]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="fedsz-tracking", daemon=True)
 
     def __enter__(self) -> Self:
@@ -115,21 +112,16 @@ class Tracking:
         return self
 
     def __exit__(self, *_: object) -> None:
-        deadline = time.monotonic() + PATIENCE
-        with contextlib.suppress(queue.Full):  # rounds may be left out, the end may not
-            self._rounds.put(None, timeout=PATIENCE)
-        self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._rounds.put(None)
+        self._thread.join(PATIENCE)
         if self._thread.is_alive():
             late = ", ".join(self._makers)
             logger.warning("gave up on trackers after %g s: %s", PATIENCE, late)
 
     def __call__(self, record: RoundRecord) -> None:
         """Tell the trackers of a round; returns at once."""
-        try:
-            # Numbers alone: records of so many rounds of a fleet would be gigabytes.
-            self._rounds.put_nowait((record.round, measured(record)))
-        except queue.Full:
-            logger.debug("a tracker is %d rounds late; one is left out", BACKLOG)
+        # Numbers alone: records of many rounds of a fleet would be gigabytes.
+        self._rounds.put((record.round, measured(record)))
 
     def show(self, event: Event) -> None:
         """Take an event of a server's run."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import socket
 import threading
 import time
@@ -19,41 +18,16 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 PATIENCE: Final = 3  # seconds for answers that are under way when it ends
-_BACKLOG: Final = 8  # connections that are accepted at once, before any of them makes room
-
-_order = itertools.count()
 
 
 class _Connection(H11Protocol):
-    """HTTP/1.1 by uvicorn, with a place among so many.
-
-    uvicorn waits for ever for a request. So if all places are taken, the connection that has been
-    idle for longest makes room; if none is idle, the new one is answered 503.
-    """
+    """HTTP/1.1 by uvicorn, whose own limit of connections accepts all and answers 503."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Take a place."""
+        """Close a connection at once if too many are open: the run needs its descriptors."""
         super().connection_made(transport)
-        self.idle_since = next(_order)
-        others = [
-            other
-            for other in self.connections
-            if isinstance(other, _Connection)
-            and other is not self
-            and not other.transport.is_closing()
-        ]
-        if len(others) < connections_for_web():
-            return
-        idle = [other for other in others if other.cycle is None or other.cycle.response_complete]
-        if idle:
-            min(idle, key=lambda other: other.idle_since).transport.abort()
-        else:
-            self.limit_concurrency = 0  # uvicorn then answers 503
-
-    def on_response_complete(self) -> None:
-        """Be idle again, if no request waits."""
-        self.idle_since = next(_order)
-        super().on_response_complete()
+        if len(self.connections) > connections_for_web():
+            transport.abort()
 
 
 class WebServer:
@@ -77,7 +51,6 @@ class WebServer:
         config = uvicorn.Config(
             app,
             http=_Connection,
-            backlog=_BACKLOG,
             lifespan="off",
             ws="none",
             log_config=None,

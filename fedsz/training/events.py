@@ -42,14 +42,6 @@ class Requested(msgspec.Struct, frozen=True, tag_field="event", tag="requested")
     clients: list[str]  # that are asked to train
 
 
-class Receiving(msgspec.Struct, frozen=True, tag_field="event", tag="receiving"):
-    """A part of a client's reply is here; told at most once a second for each client."""
-
-    client_id: str
-    passed: int  # bytes
-    size: int  # bytes of the whole reply
-
-
 class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
     """The run is over, and its folder complete."""
 
@@ -70,7 +62,7 @@ class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
     error: str
 
 
-Event = Watched | Listening | Client | Requested | Receiving | RoundRecord | Done | Failed
+Event = Watched | Listening | Client | Requested | RoundRecord | Done | Failed
 
 
 def to_json(event: Event) -> str:

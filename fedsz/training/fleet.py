@@ -19,7 +19,7 @@ from fedsz.privacy.client import Demands
 from fedsz.privacy.flower_client import LEAST, SecureMember
 from fedsz.privacy.identity import CertificateSigner, CertificateVerifier
 from fedsz.training.apps import make_client_app, require_fit
-from fedsz.training.events import Client, Done, Event, Listening, Receiving, Requested
+from fedsz.training.events import Client, Done, Event, Listening, Requested
 from fedsz.training.federation import Problem, federate, prepare, privacy_of
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
@@ -142,9 +142,7 @@ def _grid_of(
     """
 
     def tell_link(event: LinkEvent) -> None:
-        if event.kind == EventKind.RECEIVING:
-            on_event(Receiving(event.client_id, event.passed, event.size))
-        elif event.kind in _TOLD:
+        if event.kind in _TOLD:
             on_event(Client(event.client_id, str(event.kind), event.detail))
 
     credentials = None

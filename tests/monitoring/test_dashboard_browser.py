@@ -17,12 +17,8 @@ from tests.chromium import Page, browser, executable
 from tests.watched_runs import record, write_run
 
 pytestmark = [pytest.mark.release, pytest.mark.slow]
-CHARTS = ["accuracy", "loss", "traffic", "energy_fraction", "residual_ratio", "time", "replies"]
+CHARTS = ["accuracy", "loss", "traffic", "energy_fraction", "time"]
 TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
-WHY_IS_OUT_OF_SIGHT = """[...document.querySelectorAll('#decisions tbody .why')].some(cell => {
-  const box = cell.getBoundingClientRect();
-  return box.left < 0 || box.right > innerWidth;
-})"""
 DRAWN = """[...document.querySelectorAll('figure')].map(f => {
   const canvas = f.querySelector('canvas');
   if (!canvas) return [f.id, 0];
@@ -62,16 +58,16 @@ def test_a_large_run_is_seen_on_any_screen(
     page: Page, large: Path, width: int, scheme: str
 ) -> None:
     page.show(width, scheme)
-    page.wait_until("clients.length === 1000")
+    page.open(page.value("location.href"))
+    page.wait_until("rows.length >= 1001")
 
     drawn = dict(page.value(DRAWN))
     assert list(drawn) == CHARTS
     assert min(drawn.values()) >= 2, drawn
     assert not page.value(TOO_WIDE)
-    assert page.value("document.querySelectorAll('#decisions tbody .why').length")
-    assert not page.value(WHY_IS_OUT_OF_SIGHT)
-    assert page.value("byId('clients').tBodies[0].rows.length") == 50
-    assert page.value("byId('clients-all').textContent") == "Show all 1000"
+    assert page.value("byId('decisions').tBodies[0].rows.length") == 200
+    assert page.value("byId('clients').tBodies[0].rows.length") == 200
+    assert page.value("byId('clients-title').textContent") == "Clients (1000)"
     assert page.value("byId('facts').textContent").startswith("Round1000 of 1000")
     dark = page.value("getComputedStyle(document.body).backgroundColor") == "rgb(21, 22, 26)"
     assert dark == (scheme == "dark")
@@ -82,44 +78,13 @@ def test_rounds_are_drawn_as_they_end(page: Page, large: Path) -> None:
     with (large / ROUNDS).open("a") as file:
         file.write(to_json(record(1001, 1000)) + "\n")
 
-    page.wait_until("rows.length === 1002 && charts.every(c => c.chart.data[0].length === 1002)")
+    page.wait_until("rows.length === 1002 && charts.every(c => c.data[0].length === 1002)")
     assert page.value("byId('status').textContent") == "round 1001 was the last to end"
 
 
-def test_the_keyboard_does_all(page: Page, large: Path) -> None:
-    page.value("document.querySelector('#loss .plot').focus()")
-    press(page, "End", "ArrowLeft", "ArrowLeft")
-    said = "document.querySelector('#loss [aria-live]').textContent"
-    page.wait_until(f"{said}.startsWith(`round ${{rows[rows.length - 3].round}}: loss `)")
-
-    page.value("document.querySelector('#axis [value=round]').focus()")
-    press(page, "ArrowRight")
-    page.wait_until("charts.every(chart => chart.axis === 'bytes')")
-    assert page.value("charts[0].chart.data[0][1]") == page.value(
-        "rows[1].sent_up + rows[1].sent_down"
-    )
-    press(page, "ArrowLeft")
-
-    page.value("byId('clients').querySelector('thead button').focus()")
-    press(page, "Enter")
-    assert page.value("byId('clients').tBodies[0].rows[0].cells[0].textContent") == "pi-0000"
-    press(page, "Enter")
-    assert page.value("byId('clients').tBodies[0].rows[0].cells[0].textContent") == "pi-0999"
-    assert page.value("byId('clients').querySelector('[aria-sort]').ariaSort") == "descending"
-
-
-def test_a_client_is_found_by_its_name(page: Page, large: Path) -> None:
-    page.value("(byId('find').value = '0423', byId('find').dispatchEvent(new Event('input')))")
-
-    assert page.value("byId('clients').tBodies[0].innerText").startswith("pi-0423")
-    assert page.value("byId('clients').tBodies[0].rows.length") == 1
-
-
-def test_a_run_without_rounds_has_charts_that_say_so(page: Page, tmp_path: Path) -> None:
+def test_a_run_without_rounds_says_so(page: Page, tmp_path: Path) -> None:
     for _ in opened(page, write_run(tmp_path / "run", -1), 0):
-        page.wait_until("document.querySelectorAll('.empty').length === 7")
-        assert page.value("document.querySelector('.empty').textContent") == "No rounds yet"
-        assert page.value("byId('status').textContent") == "no rounds yet"
+        page.wait_until("byId('status').textContent === 'no rounds yet'")
         assert not troubles(page)
 
 
@@ -130,17 +95,10 @@ def test_what_clients_say_is_text(page: Page, tmp_path: Path) -> None:
     (folder / ROUNDS).write_text(text)
 
     for _ in opened(page, folder, 3):
-        page.wait_until("clients.length === 4")
+        page.wait_until("byId('clients').tBodies[0].rows.length === 4")
         assert name in page.value("byId('clients').innerText")
         assert page.value("document.querySelector('img')") is None
         assert not troubles(page)
-
-
-def press(page: Page, *keys: str) -> None:
-    for key in keys:
-        text = "\r" if key == "Enter" else ""
-        page("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, text=text)
-        page("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
 
 
 def troubles(page: Page) -> list[object]:

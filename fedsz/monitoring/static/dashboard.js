@@ -1,69 +1,109 @@
 "use strict";
-// The page: asks the server for the run, listens for rounds, and fills header, charts and tables.
+// The page: asks the server for the run every two seconds, and fills header, charts and tables.
 
-const FEW = 50;  // lines of a table, until a reader asks for all
-const CLIENTS_PAUSE = 2000;  // ms between two requests for the clients
+const PAUSE = 2000;  // ms between two requests
+const MOST = 200;  // lines of a table
 
 const byId = (id) => document.getElementById(id);
-const charts = CHARTS.map((about) => new Chart(about, byId("charts")));
-let rows = [];
-let state = {};
-let clients = [];
-let sort = { column: 7, down: true };
-const all = { decisions: false, clients: false };
+const rows = [];
+
+// ---- numbers
+
+const scaled = (value, units) => {
+  const [name, factor] = units.find(([, f]) => Math.abs(value) >= f) || units[units.length - 1];
+  const number = value / factor;
+  return `${number.toFixed(Math.abs(number) < 10 && number % 1 ? 1 : 0)} ${name}`;
+};
+const bytes = (value) => scaled(value, [["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]]);
+const bits = (value) => scaled(value, [["Gbps", 1e9], ["Mbps", 1e6], ["kbps", 1e3], ["bps", 1]]);
+const seconds = (value) => `${value.toFixed(value < 10 ? 1 : 0)} s`;
+const percent = (value) => `${(100 * value).toFixed(1)} %`;
+const plain = (value) => Number(value.toPrecision(4)).toString();
+const shown = (show, value) => value === null || value === undefined ? "–" : show(value);
+const total = (name) => rows.reduce((sum, row) => sum + row[name], 0);
+
+// ---- charts: title, how numbers are shown, and lines (name, colour, value of a row)
+
+const mean = (name) => (row) => row.replies ? row[name] / row.replies : null;
+const CHARTS = [
+  { name: "accuracy", title: "Accuracy on held-out data", show: percent,
+    lines: [["accuracy", "blue", (row) => row.accuracy]] },
+  { name: "loss", title: "Loss on held-out data", show: plain,
+    lines: [["loss", "red", (row) => row.loss]] },
+  { name: "traffic", title: "Bytes of a round, all clients", show: bytes, logarithmic: true,
+    lines: [["up", "blue", (row) => row.sent_up || null], ["up, raw", "indigo", (row) => row.raw_up || null],
+      ["down", "red", (row) => row.sent_down || null], ["down, raw", "gold", (row) => row.raw_down || null]] },
+  { name: "energy_fraction", title: "Energy fraction of the median client's update", show: percent,
+    lines: [["energy", "green", (row) => row.energy_fraction]] },
+  { name: "time", title: "Time of a round", show: seconds,
+    lines: [["round", "ink", (row) => row.round ? row.seconds : null], ["training", "blue", mean("train_seconds")],
+      ["compressing", "gold", mean("encode_seconds")], ["testing", "purple", (row) => row.test_seconds]] },
+];
+const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+function makeChart(about) {
+  const figure = byId("charts").appendChild(document.createElement("figure"));
+  figure.id = about.name;
+  figure.append(element("h3", about.title));
+  const grid = { stroke: variable("rule"), width: 1 };
+  const look = { stroke: variable("soft"), grid, ticks: grid, font: "12px system-ui, sans-serif" };
+  const value = (_, x) => shown(about.show, x);
+  const chart = new uPlot({
+    width: figure.clientWidth - 26, height: 230,
+    scales: { x: { time: false }, y: about.logarithmic ? { distr: 3 } : {} },
+    series: [{ label: "round" }, ...about.lines.map(([label, colour]) =>
+      ({ label, width: 2, stroke: variable(colour), points: { size: 5 }, value }))],
+    axes: [look, { ...look, size: 62, values: (_, ticks) => ticks.map((x) => x === null ? "" : about.show(x)) }],
+  }, [[]], figure);
+  new ResizeObserver(() => chart.setSize({ width: figure.clientWidth - 26, height: 230 })).observe(figure);
+  return chart;
+}
+
+function draw(chart, about) {
+  const values = about.lines.map(([, , of]) => rows.map((row) => of(row) ?? null));
+  chart.setData([rows.map((row) => row.round), ...values]);
+}
+
+// ---- header and tables
 
 function element(kind, text, name) {
   const made = document.createElement(kind);
-  made.textContent = text;
+  made.textContent = text;  // never as HTML: clients choose their names
   if (name) made.className = name;
   return made;
 }
 
-// ---- header
-
-function total(name) {
-  return rows.reduce((sum, row) => sum + row[name], 0);
-}
-
-function smaller(raw, sent) {
-  return sent ? `${(raw / sent).toFixed(1)}x smaller` : "";
-}
-
-function facts() {
+function facts(state) {
   const last = rows[rows.length - 1];
   if (!last) return [];
-  const best = rows.reduce((a, row) => row.accuracy !== null && row.accuracy > (a ? a.accuracy : -1) ? row : a, null);
   const up = total("sent_up"), down = total("sent_down");
-  const time = total("seconds"), trained = rows.filter((row) => row.round).length;
+  const smaller = (raw, sent) => sent ? `${(raw / sent).toFixed(1)}x smaller` : "";
+  const missed = Object.values(last.refused).reduce((sum, n) => sum + n, 0);
   return [
     ["Round", state.rounds ? `${last.round} of ${state.rounds}` : `${last.round}`, last.uncounted && "does not count"],
-    ["Accuracy", shown(percent, last.accuracy), best && `best ${percent(best.accuracy)} in round ${best.round}`],
-    ["Loss", shown(plain, last.loss), ""],
+    ["Accuracy", shown(percent, last.accuracy), `loss ${shown(plain, last.loss)}`],
     ["Sent up", bytes(up), smaller(total("raw_up"), up)],
     ["Sent down", bytes(down), smaller(total("raw_down"), down)],
-    ["Energy fraction", shown(percent, last.energy_fraction), shown((ratio) => `residual ratio ${ratio.toFixed(2)}`, last.residual_ratio)],
     ...(last.epsilon == null ? [] : [["Privacy spent", `ε ${plain(last.epsilon)}`, `at δ ${last.delta}`]]),
-    ["Updates", `${last.replies} of ${last.replies + without(last)}`, refusals()],
-    ["Time", seconds(time), trained ? `${seconds(time / trained)} a round` : ""],
+    ["Updates", `${last.replies} of ${last.replies + missed}`, ""],
+    ["Time", seconds(total("seconds")), ""],
   ];
 }
 
-function refusals() {
-  const kinds = {};
-  for (const row of rows) for (const [kind, n] of Object.entries(row.refused)) kinds[kind] = (kinds[kind] || 0) + n;
-  return Object.entries(kinds).map(([kind, n]) => `${n} ${kind}`).join(", ") || "none refused";
+function say(text, kind) {
+  byId("status").textContent = text;
+  byId("status").className = kind;
 }
 
-function drawHeader() {
-  document.title = state.name ? `${state.name} – fedsz` : "fedsz";
-  byId("name").textContent = state.name || "fedsz";
+function drawHeader(state) {
+  document.title = byId("name").textContent = state.name || "fedsz";
   byId("about").textContent = [state.task, state.dataset, state.model, state.policy && `policy ${state.policy}`]
     .filter(Boolean).join(" · ");
   const ended = rows.length ? `round ${rows[rows.length - 1].round} was the last to end` : "no rounds yet";
   say(state.text || (state.finished ? "finished" : ended), state.finished ? "over" : "live");
   byId("notices").replaceChildren(...state.notices.map((text) => element("li", text)));
   byId("notices").hidden = !state.notices.length;
-  byId("facts").replaceChildren(...facts().map(([name, value, more]) => {
+  byId("facts").replaceChildren(...facts(state).map(([name, value, more]) => {
     const fact = document.createElement("div");
     const says = element("dd", value);
     says.append(element("small", more || ""));
@@ -72,172 +112,57 @@ function drawHeader() {
   }));
 }
 
-function say(text, kind) {
-  const status = byId("status");
-  if (status.textContent !== text) status.textContent = text;
-  status.className = kind;
-}
-
-// ---- tables
-
-function fill(name, lines, count) {
-  byId(name).tBodies[0].replaceChildren(...lines);
-  const button = byId(`${name}-all`);
-  button.hidden = count <= FEW;
-  button.textContent = all[name] ? `Show the first ${FEW}` : `Show all ${count}`;
-}
-
-function few(name, list) {
-  return all[name] ? list : list.slice(0, FEW);
-}
-
-function drawDecisions() {
-  const decided = rows.filter((row) => row.decision).reverse();
-  fill("decisions", few("decisions", decided).map((row) => {
-    const { update, bound, downlink, codec, others, why } = row.decision;
+function fill(name, lines) {
+  byId(name).tBodies[0].replaceChildren(...lines.slice(0, MOST).map((cells) => {
     const line = document.createElement("tr");
-    const head = element("th", row.round);
-    head.scope = "row";
-    const codecs = others ? `${codec}, ${others} others` : codec;
-    const reason = row.uncounted ? `does not count: ${row.uncounted}; ${why}` : why;
-    line.append(head, ...[update, brief(bound), brief(downlink), codecs].map((x) => element("td", x, "word")),
-      element("td", reason || "as the options say", "word why"));
+    line.append(...cells.map((cell, i) => element("td", cell, byId(name).tHead.rows[0].cells[i].className)));
     return line;
-  }), decided.length);
+  }));
 }
 
 // A bound to four digits.
-function brief(bound) {
-  return bound.replace(/[\d.]+(e[-+]?\d+)?$/i, (number) => Number(Number(number).toPrecision(4)).toString());
-}
+const brief = (bound) =>
+  bound.replace(/[\d.]+(e[-+]?\d+)?$/i, (number) => Number(Number(number).toPrecision(4)).toString());
 
-const kinds = (client) => Object.entries(client.failures || {}).map(([kind, n]) => `${n} ${kind}`).join(", ");
-const missed = (client) => Object.values(client.failures || {}).reduce((sum, n) => sum + n, 0);
-const since = (client) => {
-  if (client.state) return client.state;
-  const last = rows.length ? rows[rows.length - 1].round : 0;
-  if (client.last_round === null || client.last_round === undefined) return "no update yet";
-  return client.last_round === last ? "in the last round" : `last in round ${client.last_round}`;
-};
-
-// Heading, its cell, what it is sorted by, and whether it holds words.
-const COLUMNS = [
-  ["client", (c) => c.name, (c) => c.name, true],
-  ["state", since, since, true],
-  ["link", (c) => c.bandwidth ? bits(c.bandwidth) : "–", (c) => c.bandwidth || 0],
-  ["updates", (c) => c.replies || 0, (c) => c.replies || 0],
-  ["sent", (c) => bytes(c.sent_bytes || 0), (c) => c.sent_bytes || 0],
-  ["energy", (c) => shown(percent, c.energy_fraction), (c) => c.energy_fraction ?? -1],
-  ["residual", (c) => shown((ratio) => ratio.toFixed(2), c.residual_ratio), (c) => c.residual_ratio ?? -1],
-  ["without", (c) => missed(c) || "–", missed],
-  ["why", (c) => c.reason ? `${kinds(c)}: ${c.reason}` : "", kinds, true],
-];
-
-function drawClients() {
-  const sought = byId("find").value.toLowerCase();
-  const [, , key] = COLUMNS[sort.column];
-  const order = (a, b) => {
-    const [x, y] = [key(a), key(b)];
-    return (x < y ? -1 : x > y ? 1 : a.name < b.name ? -1 : 1) * (sort.down && x !== y ? -1 : 1);
-  };
-  const found = clients.filter((client) => client.name.toLowerCase().includes(sought)).sort(order);
-  fill("clients", few("clients", found).map((client) => {
-    const line = document.createElement("tr");
-    line.append(...COLUMNS.map(([head, cell, , word], i) => {
-      const made = element(i ? "td" : "th", cell(client), head === "why" ? "word why" : word ? "word" : "");
-      if (!i) made.scope = "row";
-      return made;
-    }));
-    return line;
-  }), found.length);
-  byId("clients-title").textContent = clients.length ? `Clients (${clients.length})` : "Clients";
-}
-
-function makeHeads() {
-  const heads = byId("clients").tHead.rows[0];
-  heads.replaceChildren(...COLUMNS.map(([head, , , word], i) => {
-    const made = element("th", "", head === "why" ? "word why" : word ? "word" : "");
-    made.scope = "col";
-    if (i === sort.column) made.ariaSort = sort.down ? "descending" : "ascending";
-    const button = made.appendChild(element("button", head));
-    button.type = "button";
-    button.addEventListener("click", () => {
-      sort = { column: i, down: sort.column === i ? !sort.down : !word };
-      makeHeads();
-      drawClients();
-      heads.cells[i].firstChild.focus();
-    });
-    return made;
+function drawDecisions() {
+  fill("decisions", rows.filter((row) => row.decision).reverse().map((row) => {
+    const { update, bound, downlink, codec, why } = row.decision;
+    const reason = row.uncounted ? `does not count: ${row.uncounted}; ${why}` : why;
+    return [row.round, update, brief(bound), brief(downlink), codec, reason || "as the options say"];
   }));
+}
+
+// Those that rounds went on without come first.
+function drawClients(clients) {
+  const missed = (client) => client.failures || 0;
+  clients.sort((a, b) => missed(b) - missed(a) || (a.name < b.name ? -1 : 1));
+  fill("clients", clients.map((client) => [client.name,
+    client.state || (client.last_round == null ? "no update yet" : `last in round ${client.last_round}`),
+    client.bandwidth ? bits(client.bandwidth) : "–", client.replies || 0, bytes(client.sent_bytes || 0),
+    missed(client) || "–", client.reason || ""]));
+  byId("clients-title").textContent = clients.length ? `Clients (${clients.length})` : "Clients";
 }
 
 // ---- the server
 
-let asked = 0;
-let waiting = false;
-async function askForClients() {
-  if (waiting) return;
-  waiting = true;
-  await new Promise((done) => setTimeout(done, Math.max(0, asked + CLIENTS_PAUSE - Date.now())));
-  waiting = false;
-  asked = Date.now();
-  const answer = await fetch("api/clients").catch(() => null);
+const charts = CHARTS.map(makeChart);
+
+async function ask() {
+  const answer = await fetch(`api/run?after=${rows.length}`).catch(() => null);
   if (answer && answer.ok) {
-    clients = await answer.json();
-    drawClients();
-  }
-}
-
-function draw() {
-  drawHeader();
-  const axis = document.querySelector("input[name=axis]:checked").value;
-  charts.forEach((chart) => chart.draw(rows, axis));
-  drawDecisions();
-}
-
-function redraw() {
-  charts.forEach((chart) => chart.clear(""));
-  draw();
-}
-
-function take(news) {
-  state = news.state;
-  if (news.rounds.length) {
-    rows.push(...news.rounds);
-    draw();
+    const { state, rounds, clients } = await answer.json();
+    rows.push(...rounds);
+    if (rounds.length) {
+      charts.forEach((chart, i) => draw(chart, CHARTS[i]));
+      drawDecisions();
+    }
+    drawHeader(state);
+    drawClients(clients);
   } else {
-    drawHeader();
+    say("no link to the server of this page; trying again", "lost");
   }
-  askForClients();
+  setTimeout(ask, PAUSE);
 }
 
-function listen() {
-  const events = new EventSource(`api/events?after=${state.generation}-${rows.length}`);
-  events.onmessage = (event) => take(JSON.parse(event.data));
-  events.addEventListener("reset", () => location.reload());
-  events.onerror = () => say("no link to the server of this page; trying again", "lost");
-}
-
-async function begin() {
-  const answer = await fetch("api/run").catch(() => null);
-  if (!answer || !answer.ok) {
-    say("no link to the server of this page", "lost");
-    setTimeout(begin, CLIENTS_PAUSE);
-    return;
-  }
-  take(await answer.json());
-  draw();
-  listen();
-}
-
-makeHeads();
-byId("axis").addEventListener("change", draw);
-byId("find").addEventListener("input", drawClients);
-for (const name of ["decisions", "clients"]) {
-  byId(`${name}-all`).addEventListener("click", () => {
-    all[name] = !all[name];
-    name === "clients" ? drawClients() : drawDecisions();
-  });
-}
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-begin();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => location.reload());
+ask();
