@@ -185,7 +185,7 @@ def foreign(codec: EnvelopeCodec) -> Coder:
     )
 
 
-def uniform(codec: Uniform, room: Array, level: str = "") -> Coder:
+def uniform(codec: Uniform, room: Array, level: str = "", threads: int = 1) -> Coder:
     """Return uniform with the instructions of ``level``; "" for the best.
 
     ``room`` is memory for the largest tensor, to decode into and to add to; it may be empty.
@@ -196,35 +196,32 @@ def uniform(codec: Uniform, room: Array, level: str = "") -> Coder:
 
     def encode(x: npt.NDArray[Any], bound: float) -> bytes:
         of = matrix_shape(x.shape)
-        return _uniform.encode(octets(x), FLOAT32, *of, bound, codec.effort, codec.threads, level)[
-            0
-        ]
+        return _uniform.encode(octets(x), FLOAT32, *of, bound, codec.effort, threads, level)[0]
 
     def decode(payload: bytes, x: npt.NDArray[Any]) -> Array:
         y = np.empty(x.shape, np.float32)
-        _uniform.decode(payload, FLOAT32, octets(y), codec.threads, level)
+        _uniform.decode(payload, FLOAT32, octets(y), threads, level)
         return y
 
     def decode_into(payload: bytes, x: npt.NDArray[Any]) -> None:
-        _uniform.decode(payload, FLOAT32, octets(room[: x.size]), codec.threads, level)
+        _uniform.decode(payload, FLOAT32, octets(room[: x.size]), threads, level)
 
     def accumulate(payload: bytes, x: npt.NDArray[Any]) -> None:
-        _uniform.accumulate(payload, FLOAT32, 0.25, octets(room[: x.size]), codec.threads, level)
+        _uniform.accumulate(payload, FLOAT32, 0.25, octets(room[: x.size]), threads, level)
 
     others = {"decompress_into": decode_into, "accumulate": accumulate}
-    name = SIMD.get(level) or str(dataclasses.replace(codec, threads=0))
-    return Coder(name, encode, decode, others=others if room.size else {})
+    return Coder(SIMD.get(level) or str(codec), encode, decode, others=others if room.size else {})
 
 
 def contestants(room: Array, *, everything: bool = False) -> list[Coder]:
     """Return the lossy codecs that are here, SZ 2 first; or also those in fedsz and less SIMD."""
     here = [codec for codec in (BareSz2(), Sz3(), Zfp()) if not codec.missing()]
     found = [*map(foreign, here), coder_of(Szx())]
-    found += [uniform(Uniform(effort=effort, threads=1), room) for effort in EFFORTS]
+    found += [uniform(Uniform(effort=effort), room) for effort in EFFORTS]
     if everything:
         inside = [codec for codec in (Sz2(), Sz3(), Zfp()) if not codec.missing()]
         found += [dataclasses.replace(coder_of(c), name=f"{c} (in fedsz)") for c in inside]
-        found += [uniform(Uniform(threads=1), room, level) for level in _uniform.levels()[:-1]]
+        found += [uniform(Uniform(), room, level) for level in _uniform.levels()[:-1]]
     return found
 
 
@@ -285,7 +282,7 @@ def threads(asked: argparse.Namespace) -> Iterator[Row]:
     """Yield the speed of uniform with one thread to as many as there are cores."""
     none, data = np.empty(0, np.float32), gaussian((256 << 20) // (16 if asked.quick else 1))
     for count in range(1, len(os.sched_getaffinity(0)) + 1):
-        players = [uniform(Uniform(effort=effort, threads=count), none) for effort in EFFORTS]
+        players = [uniform(Uniform(effort=effort), none, threads=count) for effort in EFFORTS]
         yield {**compare(data, "rel 1e-2", players, asked.repeats, none), "threads": count}
 
 

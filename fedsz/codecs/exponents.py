@@ -25,7 +25,7 @@ FRAME: Final = 1 << 22  # elements that are coded at a time
 SIZES: Final = (1, 2, 4, 8)  # of elements; those of complex numbers are of their halves
 SAMPLE: Final = 1 << 16  # bytes of a plane, at least half of them, that say whether to code it
 WORTH: Final = 0.97  # of a plane's bytes, from which on it stays as it is
-_CODER: Final = Uniform(effort=1, threads=1)
+_CODER: Final = Uniform(effort=1)
 _LENGTH: Final = struct.Struct("<I")
 
 Bytes = npt.NDArray[np.uint8]

@@ -15,6 +15,7 @@ from fedsz.arrays import Buffer
 from fedsz.codecs.base import Array, Encoded, Float32Codec
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.spec_strings import setting
+from fedsz.threads import threads_for
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -94,6 +95,7 @@ class Blosclz(LosslessCodec):
         import blosc
 
         view, shuffle = memoryview(data).cast("B"), SHUFFLES.index(self.shuffle)
+        blosc.set_nthreads(threads_for(len(view)))  # its own default is one on each core
         return b"".join(
             blosc.compress(view[at : at + FRAME], itemsize, self.level, shuffle, "blosclz")
             for at in range(0, len(view), FRAME)
@@ -103,6 +105,7 @@ class Blosclz(LosslessCodec):
         import blosc
 
         view, parts, left = memoryview(payload), [], nbytes
+        blosc.set_nthreads(threads_for(nbytes))
         while view:
             # The two sizes stand at bytes 4 and 12 of a frame; believe neither before the check.
             if len(view) < HEADER:

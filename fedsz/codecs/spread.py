@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fedsz.arrays import DTYPE_IDS, DTYPES, LOSSY_DTYPES, NDArray, chunks, finfo, octets, wide
 from fedsz.codecs import _uniform
+from fedsz.threads import threads_for
 
 
 def value_range(x: NDArray) -> float:
@@ -62,7 +63,7 @@ def _energy(x: NDArray, base: NDArray | None, dtype: np.dtype, *, masked: bool) 
 
 def _summed(x: NDArray, base: NDArray | None = None, *, masked: bool) -> float:
     start = None if base is None else octets(base)
-    return _uniform.energy(octets(x), DTYPE_IDS[x.dtype], start, masked, 1, "")
+    return _uniform.energy(octets(x), DTYPE_IDS[x.dtype], start, masked, threads_for(x.size), "")
 
 
 def _floats(x: NDArray) -> tuple[npt.NDArray[np.uint8], int]:

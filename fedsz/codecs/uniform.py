@@ -25,11 +25,10 @@ from fedsz.codecs.base import (
 )
 from fedsz.errors import CodecError, CorruptStream
 from fedsz.spec_strings import setting
-from fedsz.system import cores
+from fedsz.threads import threads_for
 
 DTYPE_IDS: Final = {dtype: i for i, dtype in enumerate(DTYPES[:4])}  # of the payload's header
 WIDE: Final = DTYPES[:2]  # dtypes whose differences need no array
-MOST_THREADS: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,6 @@ class Uniform(Codec):
     Attributes:
         effort: 0 (fastest) to 9 (smallest). 0 packs bits; 1 codes by frequency, 3 by the scales of
             rows and columns, 4 by neighbours in a convolution's kernel too; 7 looks for low rank.
-        threads: at most so many at a time; 0 for one on each core this process may use, where an
-            array has a million elements or more.
     """
 
     name = "uniform"
@@ -52,7 +49,6 @@ class Uniform(Codec):
     dtypes = tuple(DTYPE_IDS)
 
     effort: int = setting(5, 0, 9)
-    threads: int = setting(0, 0, MOST_THREADS)
 
     def encode_measured(self, x: AnyArray, bound: float, base: AnyArray | None = None) -> Encoded:
         return Encoded(*self.encode_update(x, base, bound)[:2])
@@ -107,7 +103,7 @@ class Uniform(Codec):
                 *matrix_shape(x.shape),
                 bound=bound,
                 effort=self.effort,
-                threads=self._threads(x.size),
+                threads=threads_for(x.size),
                 level="",
                 base=None if base is None else octets(base),
                 step=step,
@@ -132,7 +128,7 @@ class Uniform(Codec):
             raise CorruptStream(f"{n} elements are more than fit into memory") from err
         with refusing_corrupt():
             _uniform.decode(
-                *(payload, DTYPE_IDS[dtype], y.view(np.uint8), self._threads(n), ""),
+                *(payload, DTYPE_IDS[dtype], y.view(np.uint8), threads_for(n), ""),
                 None if onto is None else octets(onto),
             )
         y = y.reshape(shape)
@@ -150,11 +146,8 @@ class Uniform(Codec):
     ) -> Opened:
         n, start = math.prod(shape), None if base is None else octets(base)
         with refusing_corrupt():
-            opened = _uniform.Opened(payload, DTYPE_IDS[dtype], n, self._threads(n), "", start)
+            opened = _uniform.Opened(payload, DTYPE_IDS[dtype], n, threads_for(n), "", start)
         return OpenedTokens(opened, dtype)
-
-    def _threads(self, n: int) -> int:
-        return self.threads or threads_for(n)
 
 
 class OpenedTokens:
@@ -201,7 +194,6 @@ def compare(
     *,
     deviation: bool = False,
     energies: bool = False,
-    threads: int = 0,
     residual: Residual | None = None,
 ) -> Comparison:
     """Look at x and x - base, in one pass over all, the same on any machine.
@@ -211,11 +203,10 @@ def compare(
         base: of its dtype and shape.
         deviation: whether to compute that.
         energies: whether to compute the sums of squares.
-        threads: as of `Uniform`.
         residual: of its dtype and shape.
     """
     asked, added = (deviation, energies), None if residual is None else octets(residual.x)
-    how = DTYPE_IDS[x.dtype], *asked, threads or threads_for(x.size), ""
+    how = DTYPE_IDS[x.dtype], *asked, threads_for(x.size), ""
     weight = residual.weight if residual else 1.0
     return Comparison(*_uniform.compare(octets(x), octets(base), *how, added, weight))
 
@@ -228,13 +219,6 @@ class refusing_corrupt:  # noqa: N801 - no generator, as `fedsz.core.tensors.loc
     def __exit__(self, _: object, err: BaseException | None, __: object) -> None:
         if isinstance(err, _uniform.CorruptPayload):
             raise CorruptStream(f"uniform payload does not decode: {err}") from err
-
-
-def threads_for(n: int) -> int:
-    """Return how many threads ``n`` elements are worth: they take longer to start than few do."""
-    if n < 1 << 20:
-        return 1
-    return min(cores(), MOST_THREADS)
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int, int, int]:

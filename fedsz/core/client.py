@@ -194,11 +194,11 @@ class ClientSession:
         log_misfits(key, coder.misfits)
         memory: Memory = {}
         if settings.keeps_state:
-            of_feedback = {name: {RESIDUAL: r} for name, r in update.residuals.items()}
+            of_feedback = {name: {RESIDUAL: r} for name, r in sorted(update.residuals.items())}
             memory = flat(of_feedback) | coder.state
         self._store.keep_memory(key, memory, request.run, request.round)
         self._reports.append(report)
-        self._energies.append(update.energy)
+        self._energies += update.energies
         return stream
 
     def residuals(self, key: str) -> dict[str, NDArray]:
@@ -274,7 +274,7 @@ class ClientSession:
     def note(self) -> ReplyNote:
         """Return what goes beside the streams of the reply."""
         reports, energies = self._reports, self._energies  # some records have nothing to compare
-        total = sum(energies, UpdateEnergy())
+        total = UpdateEnergy.total(energies)
         feeds_back = self.request.trains and self.request.settings.feedback_decay is not None
         return ReplyNote(
             is_step=self.is_step,

@@ -34,18 +34,23 @@ _TENSOR: Final = "/"  # between the name of a state's array and its tensor, in a
 
 
 class Coder(ABC):
-    """Codes the tensors of one state_dict that may be lossy.
+    """Codes the tensors of one state_dict that may be lossy, several at a time.
 
     Attributes:
         chains: the pipelines that payloads have been coded by, as the stream's header has them.
-        max_error: the largest error so far, as a fraction of its tensor's bound; 0 without bounds.
+        errors: the largest error of each tensor with a bound, as a fraction of that.
         misfits: by tensor, why what earlier rounds have kept of it is not used.
     """
 
     def __init__(self) -> None:
         self.chains: list[ChainRecord] = []
-        self.max_error = 0.0
+        self.errors: list[float] = []
         self.misfits: dict[str, str] = {}
+
+    @property
+    def max_error(self) -> float:
+        """The largest error so far, as a fraction of its tensor's bound; 0 without bounds."""
+        return max(self.errors, default=0.0)
 
     @property
     def state(self) -> dict[str, NDArray]:
@@ -127,7 +132,7 @@ class CodecCoder(Coder):
             return None
         stated = within.bound if self.codec.keeps_bound else within.max_error
         if stated:
-            self.max_error = max(self.max_error, within.max_error / stated)
+            self.errors.append(within.max_error / stated)
         transform = DIFFERENCE if within.is_difference else VALUES
         return Part(self.codec.wire_id, within.payload, stated, (entry.i,), transform)
 
@@ -179,11 +184,9 @@ class PipelineCoder(Coder):
         payload = self._coded(x, entry) if x.size and is_finite(x) else None
         if payload is None:
             return None
-        record = ChainRecord(str(self._chain.sent), *self._drawn)
-        if record not in self.chains:
-            self.chains.append(record)
+        self.chains[:] = [ChainRecord(str(self._chain.sent), *self._drawn)]
         kind = CHAIN if base is None else CHAIN_DIFFERENCE
-        return Part(self.chains.index(record), payload, None, (entry.i,), kind)
+        return Part(0, payload, None, (entry.i,), kind)
 
     def _coded(self, x: NDArray, entry: Entry) -> bytes | None:
         """Return the payload of a finite ``x``, and keep the state; None if it stays lossless."""

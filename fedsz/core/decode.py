@@ -31,6 +31,7 @@ from fedsz.stream import (
     Tensor,
 )
 from fedsz.stream import Chain as ChainRecord
+from fedsz.threads import allow, side_by_side
 
 
 def decompress(
@@ -39,6 +40,7 @@ def decompress(
     reference: Reference | StateDict | None = None,
     as_numpy: bool = False,
     limits: Limits | None = None,
+    threads: int = 1,
 ) -> dict[str, Any]:
     """Return the state_dict that a stream holds, in its order.
 
@@ -47,6 +49,7 @@ def decompress(
         reference: what the stream's differences refer to, if it holds any.
         as_numpy: return numpy arrays (bfloat16 and float8 by ml_dtypes), which needs no torch.
         limits: how much memory the stream may ask for; by default `Limits()`.
+        threads: that may decode tensors at a time, 0 for one on each core.
 
     Returns:
         Names to torch tensors, or numpy arrays; each owns its memory.
@@ -64,7 +67,8 @@ def decompress(
         >>> fedsz.decompress(blob, reference=before, as_numpy=True)["weight"][:2]
         array([1.5, 1.5], dtype=float32)
     """
-    arrays = arrays_of(Reader(blob, limits), Reference.of(reference))
+    with allow(threads):
+        arrays = arrays_of(Reader(blob, limits), Reference.of(reference))
     return arrays if as_numpy else {name: as_tensor(x) for name, x in arrays.items()}
 
 
@@ -76,7 +80,12 @@ def arrays_of(reader: Reader, reference: Reference | None = None) -> dict[str, N
         ReferenceMismatch: it is a difference from another state_dict than ``reference``.
         CodecUnavailable: a codec's library is not installed here.
     """
-    decoded = {name: owned(x) for name, x in unpack(reader, reference)}
+
+    def decode(item: tuple[str, NDArray | CodedTensor]) -> tuple[str, NDArray]:
+        return item[0], owned(item[1])
+
+    coded, total = unpack(reader, reference), reader.header.decoded_bytes
+    decoded = dict(side_by_side(decode, coded, lambda item: item[1].nbytes, total))
     return {tensor.name: decoded[tensor.name] for tensor in reader.header.tensors}
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from fedsz import methods
 from fedsz.arrays import (
@@ -28,6 +29,7 @@ from fedsz.core.tensors import Entry, encode_lossless
 from fedsz.errors import ConfigError
 from fedsz.methods import Chain
 from fedsz.stream import CHAINED, DIFFERENCE, VALUES, Part, Tensor, write
+from fedsz.threads import allow, allowed, side_by_side
 
 # Smaller lossless tensors share a payload: a hundred BatchNorm vectors pack better together, and
 # a payload of its own costs each of them some 30 bytes.
@@ -65,6 +67,7 @@ def compress(
     reference: Reference | StateDict | None = None,
     chain: str | Chain | None = None,
     seed: int = 0,
+    threads: int = 1,
 ) -> bytes:
     """Return a state_dict as one self-describing stream.
 
@@ -87,6 +90,8 @@ def compress(
         chain: methods without state, such as ``"topk:k=1%>ternary"``, or what
             `fedsz.methods.parse` returned. It takes the place of bound and codec.
         seed: of the random numbers that methods draw, 0 to 2^64 - 1.
+        threads: that may code tensors at a time, 0 for one on each core. The bytes are the same
+            for any number.
 
     Returns:
         The stream, as docs/format.md describes it.
@@ -113,14 +118,16 @@ def compress(
     if config.bound.kind == "step":
         if base is None:
             raise ConfigError(f"error bound {config.error_bound} is of a step: pass its reference=")
-        bounds = bounds_of_step(energies(as_arrays(state), base, config), config)
+        with allow(threads):
+            bounds = bounds_of_step(energies(as_arrays(state), base, config), config)
     parsed = methods.parse(chain) if isinstance(chain, str) else chain
     if parsed is not None and parsed.keeps_state:
         raise ConfigError(
             f"{parsed} keeps state from round to round, and compress() keeps none: FedSZMod does"
         )
     coder = None if parsed is None else PipelineCoder(parsed, seed=seed)
-    return compress_measured(state, config, base, bounds=bounds, coder=coder)[0]
+    with allow(threads):
+        return compress_measured(state, config, base, bounds=bounds, coder=coder)[0]
 
 
 def compress_measured(
@@ -147,39 +154,57 @@ def compress_measured(
         ConfigError, CodecUnavailable: as `compress`.
     """
     start = time.perf_counter()
-    lossless = settings.lossless_codec
     coder = CodecCoder(settings, bounds) if coder is None else coder
-    tensors: list[Tensor] = []
-    parts: list[Part] = []
-    shared: dict[int, list[Entry]] = {}  # item size -> tensors of one payload
-    raw_bytes, lossy = 0, 0
+    code = partial(_coded, settings=settings, reference=reference, spacings=spacings, coder=coder)
     # One by one: a mapping may make its arrays as they are asked for.
-    for i, (name, value) in enumerate(state_dict.items()):
-        x = as_array(name, value)
-        tensors.append(Tensor(name, DTYPE_IDS[x.dtype], x.shape))
-        raw_bytes += x.nbytes
-        entry = Entry(i, name, x, reference.like(name, x) if reference else None)
-        if name in spacings:
-            if point := encode_point(entry, spacings[name], settings.lossy_codec):
-                parts.append(point)
-                continue
-        elif is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
-            part = coder.encode(entry)
-            if part is not None:
-                parts.append(part)
-                lossy += part.bound is not None or part.transform in CHAINED
-                continue
-        entry = coder.exact(entry)
-        if x.nbytes >= SHARED_BELOW:
-            parts.append(encode_lossless([entry], lossless))
-        else:
-            shared.setdefault(x.itemsize, []).append(entry)
-    parts += (encode_lossless(s, lossless) for s in shared.values())
+    total = sum(map(_size, enumerate(state_dict.items()))) if allowed() > 1 else 0
+    coded = side_by_side(code, enumerate(state_dict.items()), _size, total)
+    tensors = [tensor for tensor, _ in coded]
+    parts = [part for _, part in coded if isinstance(part, Part)]
+    lossy = sum(
+        isinstance(part, Part) and (part.bound is not None or part.transform in CHAINED)
+        for tensor, part in coded
+        if tensor.name not in spacings
+    )
+    shared: dict[int, list[Entry]] = {}  # item size -> tensors of one payload
+    for _, entry in coded:
+        if isinstance(entry, Entry):
+            shared.setdefault(entry.x.itemsize, []).append(entry)
+    parts += (encode_lossless(s, settings.lossless_codec) for s in shared.values())
     differs = any(part.transform != VALUES for part in parts)
     digest = reference.digest if reference and differs else None
     stream = write(tensors, parts, digest, coder.chains)
-    seconds = time.perf_counter() - start
+    raw_bytes, seconds = sum(tensor.nbytes for tensor in tensors), time.perf_counter() - start
     return stream, Report(raw_bytes, len(stream), seconds, coder.max_error, len(tensors), lossy)
+
+
+def _size(item: tuple[int, tuple[str, Any]]) -> int:
+    """Return the bytes of a tensor by its position and name; 0 of what is none, and refused."""
+    return getattr(item[1][1], "nbytes", 0)
+
+
+def _coded(
+    item: tuple[int, tuple[str, Any]],
+    *,
+    settings: Settings,
+    reference: Reference | None,
+    spacings: Mapping[str, float],
+    coder: Coder,
+) -> tuple[Tensor, Part | Entry]:
+    """Return a tensor's payload; the tensor itself, where it goes into one that others share."""
+    i, (name, value) = item
+    x = as_array(name, value)
+    entry = Entry(i, name, x, reference.like(name, x) if reference else None)
+    part = None
+    if name in spacings:
+        part = encode_point(entry, spacings[name], settings.lossy_codec)
+    elif is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
+        part = coder.encode(entry)
+    if part is None:
+        entry = coder.exact(entry)
+        if x.nbytes >= SHARED_BELOW:
+            part = encode_lossless([entry], settings.lossless_codec)
+    return Tensor(name, DTYPE_IDS[x.dtype], x.shape), part or entry
 
 
 def encode_point(entry: Entry, spacing: float, codec: Codec) -> Part | None:

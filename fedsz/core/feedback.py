@@ -13,7 +13,7 @@ rounds it, by at most 2^-8 of itself in bfloat16 and 2^-11 in float16 (2^-25 whe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,14 +45,12 @@ class UpdateEnergy:
     residual: float = 0.0
     tensors: int = 0
 
-    def __add__(self, other: UpdateEnergy) -> UpdateEnergy:
-        """Return that of two updates together."""
-        return UpdateEnergy(
-            self.step + other.step,
-            self.target + other.target,
-            self.residual + other.residual,
-            self.tensors + other.tensors,
-        )
+    @classmethod
+    def total(cls, energies: Iterable[UpdateEnergy]) -> UpdateEnergy:
+        """Return that of several tensors or updates together, the same in whatever order."""
+        each = list(energies)
+        names = ("step", "target", "residual", "tensors")
+        return cls(*(sum(sorted(getattr(one, name) for one in each)) for name in names))
 
     @property
     def fraction(self) -> float:
@@ -82,7 +80,7 @@ class UpdateCoder(Coder):
     Attributes:
         residuals: by tensor, what this round has left out so far; those of tensors that the round
             has not sent wait, times the weight.
-        energy: how much of the update arrives.
+        energies: how much of each tensor arrives.
     """
 
     def __init__(
@@ -95,24 +93,21 @@ class UpdateCoder(Coder):
         super().__init__()
         self._coder, self._start, self._weight = coder, start, weight
         self._feeds_back, self._earlier = earlier is not None, earlier or {}
-        self.chains, self.misfits = coder.chains, coder.misfits
+        self.chains, self.errors, self.misfits = coder.chains, coder.errors, coder.misfits
         self.residuals: dict[str, NDArray] = {
             name: r if weight == 1 else r * r.dtype.type(weight)
             for name, r in self._earlier.items()
         }
-        self.energy = UpdateEnergy()
+        self.energies: list[UpdateEnergy] = []
 
     def encode(self, entry: Entry) -> Part | None:
         """Do as `Coder.encode` of the tensor with its residual, and keep the new one."""
         start = self._start.like(entry.name, entry.x)
         if start is None:
-            part = self._coder.encode(entry)
-        elif found := self._within(entry, start):
-            part = self._encode_in_place(entry, *found)
-        else:
-            part = self._encode_decoded(entry, start)
-        self.max_error = self._coder.max_error
-        return part
+            return self._coder.encode(entry)
+        if found := self._within(entry, start):
+            return self._encode_in_place(entry, *found)
+        return self._encode_decoded(entry, start)
 
     def exact(self, entry: Entry) -> Entry:
         """Return a tensor with its residual: all that the tensor's dtype holds of it arrives."""
@@ -176,7 +171,6 @@ class UpdateCoder(Coder):
             start,
             deviation=by_deviation,
             energies=True,
-            threads=coder.codec.threads,
             residual=self._residual(entry.name, x),
         )
         if not math.isfinite(statistics.target + statistics.step):
@@ -201,7 +195,7 @@ class UpdateCoder(Coder):
         error = coded.max_error + rounding
         part = coder.part(entry, Within(coded.payload, absolute, error, entry.base is not None))
         lost = coded.left if part else 0.0
-        self.energy += UpdateEnergy(statistics.step, statistics.target, lost, 1)
+        self.energies.append(UpdateEnergy(statistics.step, statistics.target, lost, 1))
         if self._feeds_back and part:
             self._keep(entry.name, rest if lost or rest.any() else None)
         return part
@@ -227,5 +221,5 @@ class UpdateCoder(Coder):
         if x.size and math.isfinite(step):
             lost = 0.0 if decoded is target.x else energy_between(target.x, decoded)
             sent = step if target.x is x else energy_between(target.x, start)
-            self.energy += UpdateEnergy(step, sent, lost, 1)
+            self.energies.append(UpdateEnergy(step, sent, lost, 1))
         return part

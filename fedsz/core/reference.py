@@ -35,6 +35,7 @@ from fedsz.codecs.spread import energy_between
 from fedsz.core.partition import is_lossy
 from fedsz.core.settings import Settings
 from fedsz.errors import ReferenceMismatch
+from fedsz.threads import side_by_side
 
 SHOWN: Final = 8  # bytes of a digest in messages
 MOST: Final = 4.0  # root mean squares of its own step that bound a tensor
@@ -121,16 +122,23 @@ def energies(
 
     Tensors that the reference lacks, or whose step is not finite, are left out.
     """
-    found = {}
-    for name, x in state.items():
+
+    def squares(item: tuple[str, NDArray]) -> float:
+        name, x = item
         base = reference.like(name, x)
         if base is None or not x.size:
-            continue
-        if is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
-            energy = energy_between(x, base)
-            if math.isfinite(energy):
-                found[name] = x.size, energy
-    return found
+            return math.inf
+        if not is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
+            return math.inf
+        return energy_between(x, base)
+
+    total = sum(x.nbytes for x in state.values())
+    found = side_by_side(squares, state.items(), lambda item: item[1].nbytes, total)
+    return {
+        name: (x.size, energy)
+        for (name, x), energy in zip(state.items(), found, strict=True)
+        if math.isfinite(energy)
+    }
 
 
 def bounds_of_step(

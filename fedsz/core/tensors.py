@@ -131,8 +131,8 @@ def encode_difference(
     """
     if not x.size:
         return None
-    dtype, threads = wide(x.dtype), getattr(codec, "threads", 0)
-    statistics = compared(x, base, deviation=error_bound.kind == "std", threads=threads)
+    dtype = wide(x.dtype)
+    statistics = compared(x, base, deviation=error_bound.kind == "std")
     # NaN and infinities come back exactly only as they are.
     if not (math.isfinite(statistics.least) and math.isfinite(statistics.greatest)):
         return None
@@ -207,13 +207,13 @@ def _distance(start: NDArray, step: NDArray, wanted: NDArray, dtype: np.dtype) -
     return np.abs(narrow(start + step, dtype).astype(FLOAT32) - wanted)
 
 
-def compared(x: NDArray, base: NDArray, *, deviation: bool, threads: int = 0) -> Comparison:
+def compared(x: NDArray, base: NDArray, *, deviation: bool) -> Comparison:
     """Compare in the dtype of differences; slice by slice where that is not the arrays' own."""
     dtype = wide(x.dtype)
     if x.dtype == dtype or deviation:
         sides = (side.astype(dtype, copy=False) for side in (x, base))
-        return compare(*sides, deviation=deviation, threads=threads)
-    found = [compare(a, b, threads=1) for _, a, b in _in_single(x, base)]
+        return compare(*sides, deviation=deviation)
+    found = [compare(a, b) for _, a, b in _in_single(x, base)]
     low, high, least, greatest, *_ = np.array(found).T
     # By numpy, whose least and greatest of a NaN and others is NaN.
     ends = float(low.min()), float(high.max()), float(least.min()), float(greatest.max())
@@ -253,6 +253,11 @@ class CodedTensor:
     payload: Buffer
     offset: int
     reference: NDArray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the tensor, in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def is_native(self) -> bool:

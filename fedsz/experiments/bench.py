@@ -26,7 +26,7 @@ from fedsz.errors import ConfigError
 from fedsz.experiments.bench_worker import BenchJob
 from fedsz.experiments.environment import DIGEST_LENGTH, stamp
 from fedsz.experiments.sweep_plan import settings_of
-from fedsz.system import cores
+from fedsz.threads import allow, allowed
 
 Row = dict[str, Any]
 
@@ -65,7 +65,7 @@ def measure(
         repeats: timed passes, after one that warms up and checks every element.
         seconds: for all passes of a row. Slow codecs make fewer, one at least; a lossless codec for
             which that is still too long is given a share of the data, as `raw_bytes` says.
-        threads: that a codec may use, where it does not say so itself; 0 for one on each core.
+        threads: that a codec may use; 0 for one on each core.
         rule: which tensors may be lossy; see `fedsz.core.partition.is_lossy`.
         threshold: tensors of up to this many elements never are.
         on_row: told of each row as it comes.
@@ -83,8 +83,8 @@ def measure(
     for what, value, least in (("repeats", repeats, 1), ("seconds", seconds, 0)):
         if not value >= least:
             raise ConfigError(f"{what} must be {least} or more, got {value}")
-    if not 0 <= threads <= 1024:
-        raise ConfigError(f"threads must lie in 0..1024, got {threads}")
+    with allow(threads):
+        used = allowed()
     arrays = as_arrays(state)
     if not any(x.size for x in arrays.values()):
         raise ConfigError(f"{data} holds no tensors to measure")
@@ -92,16 +92,13 @@ def measure(
     shared = {"data": data, "data_digest": digest(arrays)}
     rows = []
     for codec in [parse(spec) for spec in codecs]:
-        own = getattr(codec, "threads", None)
-        used = own or threads or cores()
-        run_as = str(parse(str(codec), threads=used) if own == 0 else codec)
         for part, names, bound in _parts(codec, arrays, weights, bounds):
             tensors = [(n, DTYPE_IDS[arrays[n].dtype], arrays[n].shape) for n in names]
-            job = BenchJob(run_as, written(bound), used, repeats, seconds, tensors)
+            job = BenchJob(str(codec), written(bound), used, repeats, seconds, tensors)
             row: Row = {
                 "part": part,
                 "codec": str(codec),
-                "codec_settings": settings_of(run_as),
+                "codec_settings": settings_of(str(codec)),
                 "lossy": codec.lossy,
                 "error_bound": job.bound or None,
                 "threads": used,

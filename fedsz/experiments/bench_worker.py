@@ -28,6 +28,7 @@ from fedsz.codecs import Codec, LosslessCodec
 from fedsz.core.encode import SHARED_BELOW
 from fedsz.errors import CodecError, FedszError
 from fedsz.experiments.codec_measurement import Item, coder_of, first_pass, loops_for, timed_pass
+from fedsz.threads import allow
 
 SAMPLE: Final = 1 << 20  # bytes that tell how fast a lossless codec is
 
@@ -54,10 +55,6 @@ def measured(job: BenchJob, arrays: Sequence[NDArray]) -> dict[str, Any]:
         FedszError: the codec cannot, or breaks its promise.
     """
     codec = codecs.get(job.codec)
-    if codec.library == "blosc":
-        import blosc
-
-        blosc.set_nthreads(job.threads)
     # Loads the library and starts the process that foreign payloads are decoded in.
     ramp = np.linspace(-1, 1, 4096, dtype=np.float32)
     codec.decode(codec.encode(ramp, 1e-2), ramp.shape)
@@ -140,7 +137,8 @@ def main() -> None:
         for x in arrays:
             read_into(sys.stdin.buffer, raw(x))
         try:
-            columns = measured(job, arrays)
+            with allow(job.threads):
+                columns = measured(job, arrays)
         except (FedszError, MemoryError) as err:
             columns = {"error": str(err) or "not enough memory"}
         write_line(answer, columns)

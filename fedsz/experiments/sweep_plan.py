@@ -259,7 +259,7 @@ def names(text: str, what: str) -> tuple[str, ...]:
 
 
 def codecs(text: str) -> tuple[str, ...]:
-    """Return the codecs of a comma list, such as ``sz2,uniform:effort=9,threads=1,raw``.
+    """Return the codecs of a comma list, such as ``sz2,blosclz:level=8,shuffle=byte,raw``.
 
     Raises:
         ConfigError: there is none, or one that does not exist.

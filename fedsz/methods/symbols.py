@@ -20,7 +20,7 @@ from fedsz.methods.chain import Chain
 MOST_WIDTH: Final = 48  # bits of a gap
 MOST_LEVEL: Final = 1 << 22  # magnitude of a level: a float32 holds it within `_HALF`
 _HALF: Final = 0.499  # a bound within which whole numbers come back by rounding
-_BY_FREQUENCY: Final = Uniform(effort=1, threads=1)  # rANS, its table in the payload
+_BY_FREQUENCY: Final = Uniform(effort=1)  # rANS, its table in the payload
 _LONGEST: Final = 9  # bytes of a varint
 
 

@@ -253,7 +253,6 @@ def test_wire_ids_are_bytes_and_unique() -> None:
         ("zstd:level=99", "level must lie in 1..22, got 99"),
         ("uniform:effort=-1", "effort must lie in 0..9"),
         ("uniform:effort=10", "effort must lie in 0..9"),
-        ("uniform:threads=1025", "threads must lie in 0..1024"),
         ("zfp:precision=-1", "precision must lie in 0..32"),
         ("sz3:algorithm=best", "no sz3 algorithm 'best'; have nopred"),
         ("blosclz:shuffle=no", "no blosclz shuffle 'no'; have none, byte, bit"),

@@ -43,7 +43,7 @@ def test_frames_follow_each_other() -> None:
 @pytest.mark.parametrize("odd", [-1.0, 0.5, 256.0, math.nan, math.inf])
 def test_planes_of_what_is_no_byte_are_refused(odd: float) -> None:
     values = np.array([1, 2, odd, 3], np.float32)
-    plane = Uniform(effort=1, threads=1).encode_multiples(values, None, 1.0)
+    plane = Uniform(effort=1).encode_multiples(values, None, 1.0)
 
     with pytest.raises(CorruptStream, match="no byte"):
         CODEC.unpack(b"\x01" + struct.pack("<I", len(plane)) + plane, 4)

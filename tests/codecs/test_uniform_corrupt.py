@@ -74,7 +74,7 @@ every_payload = pytest.mark.parametrize(
 
 
 def case(name: str) -> tuple[Codec, np.ndarray, bytes]:
-    return (SZX, *SZX_PAYLOAD) if name == "szx" else (Uniform(threads=1), *PAYLOADS[name])
+    return (SZX, *SZX_PAYLOAD) if name == "szx" else (Uniform(), *PAYLOADS[name])
 
 
 def refused(codec: Codec, payload: bytes, x: np.ndarray) -> bool:
@@ -185,14 +185,14 @@ def test_huge_numbers_take_no_memory(name: str) -> None:
 def test_noise_behind_a_mode_is_refused_or_decodes(data: bytes, dtype: np.dtype, mode: int) -> None:
     with np.errstate(all="ignore"):
         refused(
-            Uniform(threads=1),
+            Uniform(),
             bytes([DTYPE_IDS[dtype] << 4 | mode]) + data,
             np.empty((30, 40), dtype),
         )
 
 
 @pytest.mark.parametrize(
-    "codecs", [[SZX], [Uniform(effort, threads=2) for effort in range(10)]], ids=["szx", "uniform"]
+    "codecs", [[SZX], [Uniform(effort) for effort in range(10)]], ids=["szx", "uniform"]
 )
 def test_an_array_that_changes_meanwhile_harms_nobody(codecs: list[Codec]) -> None:
     x = np.zeros((400, 500), np.float32)

@@ -70,7 +70,7 @@ def test_payloads_and_what_they_lack_are_those_of_an_array_of_differences(
     for bound, weight in (0.0, 1.0), (1e-4, 1.0), (0.03, 0.9), (coarse(x), -12.0):
         meant = plus(x, residual * dtype.type(weight)) if "residual" in given else x
         coded = meant if onto is None else minus(meant, base)
-        encoded = Uniform(effort, threads=1).encode_measured(coded, bound)
+        encoded = Uniform(effort).encode_measured(coded, bound)
         y = Uniform().decode(encoded.payload, x.shape, dtype)
         arrives, start = y if onto is None else plus(base, y), sums_for(x)
         added = plus(start, y.astype(start.dtype) * start.dtype.type(weight))

@@ -89,18 +89,14 @@ def decoded_anew(
                 own[name] = settings.bound.absolute_of(seen.deviation)
     stream, _ = compress_measured(target, settings, base, bounds=own)
     decoded = arrays_of(Reader(stream), base)
-    energy = UpdateEnergy()
+    found = []
     for name, x in state.items():
         feedback.keep_rest(name, x, decoded[name])
     for name in energies(state, reference, settings):
         start, sent = reference.arrays[name], target[name]
-        energy += UpdateEnergy(
-            energy_between(state[name], start),
-            energy_between(sent, start),
-            energy_between(sent, decoded[name]),
-            1,
-        )
-    return stream, feedback.residuals, energy
+        moved = energy_between(state[name], start), energy_between(sent, start)
+        found.append(UpdateEnergy(*moved, energy_between(sent, decoded[name]), 1))
+    return stream, feedback.residuals, UpdateEnergy.total(found)
 
 
 class Coded(NamedTuple):
@@ -144,9 +140,9 @@ def check(
         )
         assert np.array_equal(bits_of(found.coder.residuals[name]), bits_of(x))
     assert max_error <= 1
-    assert found.coder.energy.tensors == energy.tensors
+    assert UpdateEnergy.total(found.coder.energies).tensors == energy.tensors
     for name in ("step", "target", "residual") if measured else ():
-        got, wanted = getattr(found.coder.energy, name), getattr(energy, name)
+        got, wanted = getattr(UpdateEnergy.total(found.coder.energies), name), getattr(energy, name)
         assert got == pytest.approx(wanted, rel=1e-5, nan_ok=True)
     return found
 
@@ -177,7 +173,7 @@ def test_every_codec(dtype: np.dtype, codec: str) -> None:
     settings = Settings(error_bound="1e-2", codec=codec)
     found = check(state, sent, residual, settings, same_bytes=codec != "sz2")
 
-    assert found.coder.energy.tensors == 2
+    assert UpdateEnergy.total(found.coder.energies).tensors == 2
 
 
 @pytest.mark.sampled(12)

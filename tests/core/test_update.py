@@ -18,7 +18,7 @@ from fedsz.codecs import CODECS
 from fedsz.core.coders import CodecCoder
 from fedsz.core.decode import unpack
 from fedsz.core.encode import compress_measured
-from fedsz.core.feedback import UpdateCoder
+from fedsz.core.feedback import UpdateCoder, UpdateEnergy
 from fedsz.core.reference import MOST, Reference, bounds_of_step, energies
 from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError, ReferenceMismatch
@@ -271,7 +271,10 @@ def test_the_energy_fraction_and_the_residual_ratio_are_of_the_decoded_update(se
     coder = UpdateCoder(CodecCoder(settings, bounds), reference, None)
     blob, _ = compress_measured(after, settings, reference, coder=coder)
 
-    found, arrived = coder.energy, fedsz.decompress(blob, reference=before, as_numpy=True)
+    found, arrived = (
+        UpdateEnergy.total(coder.energies),
+        fedsz.decompress(blob, reference=before, as_numpy=True),
+    )
     step, lost = (
         np.square(after["w"].astype(np.float64) - x["w"]).sum() for x in (before, arrived)
     )

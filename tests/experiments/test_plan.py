@@ -36,7 +36,7 @@ def test_error_bounds(text: str, bounds: list[str]) -> None:
 
 
 def test_codecs() -> None:
-    fine = "uniform:effort=9,threads=1"
+    fine = "blosclz:level=8,shuffle=byte"
     assert plan.codecs(f"sz2,{fine},raw,sz2") == ("sz2", fine, "raw")
     assert plan.codecs("uniform:effort=5") == ("uniform",)  # its default
     assert "effort=9" in plan.settings_of("uniform:effort=9").split(",")
@@ -130,8 +130,9 @@ def ways(text: str, **options: object) -> list[str]:
         ("delta", ["delta@0.001", "delta@std:1"]),  # at each of --error-bounds
         ("delta+ef@std:3/std:2", ["delta+ef@std:3/std:2"]),
         ("delta+ef@std:3/exact", ["delta+ef@std:3"]),
-        ("delta:zfp:precision=14,delta:zstd", ["delta:zfp:precision=14", "delta:zstd"]),
-        ("weights:uniform:effort=9,threads=1@0.1", ["weights:uniform:effort=9,threads=1@0.1"]),
+        ("delta:blosclz:level=8,shuffle=byte,delta:zstd",
+         ["delta:blosclz:level=8,shuffle=byte", "delta:zstd"]),
+        ("weights:uniform:effort=9@0.1", ["weights:uniform:effort=9@0.1"]),
         ("auto, auto@2,auto@0.5", ["auto", "auto@2"]),
         ("delta@std:2 by schedule:first=std:4,last=std:1,raw",
          ["delta@std:2 by schedule:first=std:4,last=std:1", "raw"]),
@@ -308,5 +309,5 @@ def test_configs_may_hold_lists(tmp_path: Path) -> None:
 
     assert (sweep.models, sweep.error_bounds, sweep.seeds) == ("cnn,alexnet", "0.01,abs:0.1", 3)
 
-    path.write_text('ways = ["raw", "delta:uniform:effort=9,threads=1@1e-2"]\n')
+    path.write_text('ways = ["raw", "delta:uniform:effort=9@1e-2"]\n')
     assert len(SweepConfig.read(path).runs) == 2
