@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsz import extras
-from fedsz.arrays import Buffer, add_scaled, wide
+from fedsz.arrays import Buffer, add_scaled
 from fedsz.codecs.spread import energy
 from fedsz.errors import CodecError, CodecUnavailable
 from fedsz.spec_strings import check_settings, spelled
@@ -29,28 +29,6 @@ class Encoded(NamedTuple):
 
     payload: bytes
     max_error: float
-
-
-class EncodedUpdate(NamedTuple):
-    """What `Encoded` holds, and the sum of squares of what the payload leaves out."""
-
-    payload: bytes
-    max_error: float
-    left: float
-
-
-class Residual(NamedTuple):
-    """What earlier rounds have left out of an array: ``weight`` times ``x`` is added to it."""
-
-    x: AnyArray
-    weight: float
-
-    def added_to(self, x: AnyArray) -> AnyArray:
-        """Return an array with it, in float64 for float64 and in float32 for others."""
-        meant = self.x.astype(wide(x.dtype))
-        meant *= meant.dtype.type(self.weight)
-        meant += x
-        return meant
 
 
 class Opened(Protocol):

@@ -18,9 +18,7 @@ from fedsz.codecs.base import (
     AnyArray,
     Codec,
     Encoded,
-    EncodedUpdate,
     Opened,
-    Residual,
     check_input,
 )
 from fedsz.errors import CodecError, CorruptStream
@@ -51,7 +49,7 @@ class Uniform(Codec):
     effort: int = setting(5, 0, 9)
 
     def encode_measured(self, x: AnyArray, bound: float, base: AnyArray | None = None) -> Encoded:
-        return Encoded(*self.encode_update(x, base, bound)[:2])
+        return self._encoded(x, base, bound)
 
     def encode_multiples(self, x: AnyArray, base: AnyArray | None, step: float) -> bytes:
         """Return a payload that decodes to x - base, or to x without a base, exactly.
@@ -66,52 +64,27 @@ class Uniform(Codec):
         Raises:
             CodecError: ``x`` is of another dtype, or ``step`` is negative or NaN.
         """
-        return self.encode_update(x, base, 0.0, step=step).payload
+        return self._encoded(x, base, 0.0, step).payload
 
-    def encode_update(
-        self,
-        x: AnyArray,
-        base: AnyArray | None,
-        bound: float,
-        residual: Residual | None = None,
-        left: AnyArray | None = None,
-        *,
-        step: float = 0.0,
-    ) -> EncodedUpdate:
-        """Do as `encode_measured` of x + residual - base, and write what that leaves out.
-
-        With m = x + weight * residual, d = m - base, and d' what d decodes to, that is
-        m - (base + d'). All are rounded to the dtype of ``x``. No array is made of any.
-
-        Args:
-            x: float32 or float64 with a residual, or where something is left out.
-            base: of its dtype and shape; or None, for 0.
-            bound: on d.
-            residual: of its dtype and shape; or None, for 0.
-            left: where that goes, likewise, or its bytes; contiguous, in memory of its own. None
-                if nowhere.
-            step: above 0, see `encode_multiples`; ``bound`` says nothing then.
-        """
+    def _encoded(
+        self, x: AnyArray, base: AnyArray | None, bound: float, step: float = 0.0
+    ) -> Encoded:
         check_input(x, step or bound, base, self.dtypes)
         if base is not None and x.dtype not in WIDE:
             with np.errstate(over="ignore", invalid="ignore"):
                 x, base = np.asarray(np.subtract(x, base)), None
-        return EncodedUpdate(
-            *_uniform.encode(
-                octets(x),
-                DTYPE_IDS[x.dtype],
-                *matrix_shape(x.shape),
-                bound=bound,
-                effort=self.effort,
-                threads=threads_for(x.size),
-                level="",
-                base=None if base is None else octets(base),
-                step=step,
-                residual=None if residual is None else octets(residual.x),
-                weight=residual.weight if residual else 1.0,
-                left=None if left is None else left.reshape(-1).view(np.uint8),
-            )
+        payload, max_error, _ = _uniform.encode(
+            octets(x),
+            DTYPE_IDS[x.dtype],
+            *matrix_shape(x.shape),
+            bound=bound,
+            effort=self.effort,
+            threads=threads_for(x.size),
+            level="",
+            base=None if base is None else octets(base),
+            step=step,
         )
+        return Encoded(payload, max_error)
 
     def decode(
         self,
@@ -167,16 +140,13 @@ class OpenedTokens:
 
 
 class Comparison(NamedTuple):
-    """An array x with its residual, if any, beside another, which is taken from it.
+    """An array x beside another, which is taken from it.
 
     Attributes:
-        low, high: the least element of x with its residual, and the greatest.
+        low, high: the least element of x, and the greatest.
         least, greatest: those of the difference, rounded to the dtype; not finite if an element of
             it is not.
-        deviation: the standard deviation of the difference without the residual; 0 unless asked
-            for.
-        step: the sum of squares of that difference; likewise.
-        target: that with the residual.
+        deviation: the standard deviation of the difference; 0 unless asked for.
     """
 
     low: float
@@ -184,31 +154,18 @@ class Comparison(NamedTuple):
     least: float
     greatest: float
     deviation: float
-    step: float
-    target: float
 
 
-def compare(
-    x: AnyArray,
-    base: AnyArray,
-    *,
-    deviation: bool = False,
-    energies: bool = False,
-    residual: Residual | None = None,
-) -> Comparison:
+def compare(x: AnyArray, base: AnyArray, *, deviation: bool = False) -> Comparison:
     """Look at x and x - base, in one pass over all, the same on any machine.
 
     Args:
         x: float32 or float64; not empty.
         base: of its dtype and shape.
         deviation: whether to compute that.
-        energies: whether to compute the sums of squares.
-        residual: of its dtype and shape.
     """
-    asked, added = (deviation, energies), None if residual is None else octets(residual.x)
-    how = DTYPE_IDS[x.dtype], *asked, threads_for(x.size), ""
-    weight = residual.weight if residual else 1.0
-    return Comparison(*_uniform.compare(octets(x), octets(base), *how, added, weight))
+    how = DTYPE_IDS[x.dtype], deviation, False, threads_for(x.size), ""
+    return Comparison(*_uniform.compare(octets(x), octets(base), *how)[:5])
 
 
 class refusing_corrupt:  # noqa: N801 - no generator, as `fedsz.core.tensors.located`

@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 # Of a tensor, in the memory of a store; methods have other names.
 RESIDUAL: Final = "feedback"
 BEFORE: Final = "before"  # the residual that a reply of this round began with
-_SHOWN: Final = 5  # tensors that an error names
 
 Memory = Mapping[str, NDArray]  # residuals and methods' state, see `fedsz.core.coders.flat`
 
@@ -191,7 +190,6 @@ class ClientSession:
         weight = 1.0 if decay is None else decay**waited
         update = UpdateCoder(coder, start, None if decay is None else residuals, weight)
         stream, report = compress_measured(arrays, settings, base, coder=update)
-        log_misfits(key, coder.misfits)
         memory: Memory = {}
         if settings.keeps_state:
             of_feedback = {name: {RESIDUAL: r} for name, r in sorted(update.residuals.items())}
@@ -227,7 +225,6 @@ class ClientSession:
         if run != self.request.run or of_round >= self.request.round:
             return {}, {}, 1
         finite = {name: x for name, x in memory.items() if is_finite(x)}
-        log_misfits(key, dict.fromkeys(memory.keys() - finite.keys(), "not finite"))
         residuals = _by_tensor(finite, RESIDUAL)
         state = {n: x for n, x in finite.items() if not n.startswith(f"{RESIDUAL}/")}
         return residuals, state, self.request.round - of_round
@@ -304,11 +301,3 @@ def _in_dtypes_of(reference: Reference, arrays: Mapping[str, NDArray]) -> dict[s
             with np.errstate(over="ignore"):
                 found[name] = cast(x, like.dtype)
     return found
-
-
-def log_misfits(key: str, misfits: Mapping[str, str]) -> None:
-    """Log an error if a residual cannot be used; ``misfits`` say why, by tensor."""
-    if misfits:
-        named = "; ".join(f"{name}: {why}" for name, why in sorted(misfits.items())[:_SHOWN])
-        more = f"; and {len(misfits) - _SHOWN} more" if len(misfits) > _SHOWN else ""
-        logger.error("the residual of %r does not fit, and starts anew: %s%s", key, named, more)

@@ -20,7 +20,7 @@ from fedsz.core.settings import Settings
 from fedsz.core.tensors import (
     CodedTensor,
     Entry,
-    Within,
+    compared,
     encode_lossless,
     encode_lossy,
 )
@@ -39,13 +39,11 @@ class Coder(ABC):
     Attributes:
         chains: the pipelines that payloads have been coded by, as the stream's header has them.
         errors: the largest error of each tensor with a bound, as a fraction of that.
-        misfits: by tensor, why what earlier rounds have kept of it is not used.
     """
 
     def __init__(self) -> None:
         self.chains: list[ChainRecord] = []
         self.errors: list[float] = []
-        self.misfits: dict[str, str] = {}
 
     @property
     def max_error(self) -> float:
@@ -102,11 +100,24 @@ class CodecCoder(Coder):
         self.codec: Codec = settings.lossy_codec
         self._settings, self._bounds, self._bound = settings, dict(bounds), settings.bound
 
-    def bound(self, name: str) -> ErrorBound | None:
-        """Return a tensor's bound; None where nothing moved, or there is no reference."""
-        if name in self._bounds:
-            return ErrorBound.abs(self._bounds[name])
-        return None if self._bound.kind == "step" else self._settings.bound_of(name)
+    def bound(self, entry: Entry, start: NDArray | None = None) -> ErrorBound | None:
+        """Return a tensor's bound; None where nothing moved, or there is no reference.
+
+        Args:
+            entry: the tensor.
+            start: what it was trained from. A bound by the deviation is of the step from there, if
+                the tensor is coded as a difference.
+        """
+        x = entry.x
+        if entry.name in self._bounds:
+            return ErrorBound.abs(self._bounds[entry.name])
+        if self._bound.kind == "step":
+            return None
+        bound = self._settings.bound_of(entry.name)
+        if bound.kind == "std" and start is not None and entry.base is not None and x.size:
+            own = bound.absolute_of(compared(x, start, deviation=True).deviation)
+            return ErrorBound.abs(own) if own else bound
+        return bound
 
     def encode(self, entry: Entry, bound: ErrorBound | None = None) -> Part | None:
         """Do as `Coder.encode`.
@@ -118,17 +129,13 @@ class CodecCoder(Coder):
             entry: the tensor.
             bound: in place of the tensor's own.
         """
-        bound = bound or self.bound(entry.name)
+        bound = bound or self.bound(entry)
         if bound is None:
             return None
         if isinstance(self.codec, LosslessCodec):
             return encode_lossless([entry], self.codec)
         within = encode_lossy(entry.x, entry.base, bound, self.codec)
-        return None if within is None else self.part(entry, within)
-
-    def part(self, entry: Entry, within: Within) -> Part | None:
-        """Return a payload as a part of the stream; None where it hardly saves anything."""
-        if hardly_saves(within.payload, entry.x):
+        if within is None or hardly_saves(within.payload, entry.x):
             return None
         stated = within.bound if self.codec.keeps_bound else within.max_error
         if stated:
@@ -219,8 +226,7 @@ class PipelineCoder(Coder):
         earlier = self._earlier.pop(spec.name, None)
         if earlier is None:
             return first
-        if why := misfit(earlier, first):
-            self.misfits[spec.name] = why
+        if not alike(earlier, first):
             return first
         self._state[spec.name] = earlier
         return earlier
@@ -240,13 +246,7 @@ def by_tensor(record: Mapping[str, NDArray]) -> dict[str, State]:
     return dict(states)
 
 
-def misfit(earlier: State, needed: State) -> str:
-    """Return where a state differs from one of the right shapes and dtypes; "" if it fits."""
-    have, want = (
-        {key: f"{x.dtype} {x.shape}" for key, x in state.items()} for state in (earlier, needed)
-    )
-    for key in sorted(have.keys() | want.keys()):
-        has, needs = have.get(key, "none"), want.get(key, "none")
-        if has != needs:
-            return f"{key} is {has} and must be {needs}"
-    return ""
+def alike(state: State, other: State) -> bool:
+    """Say whether two states have arrays of the same names, shapes and dtypes."""
+    mine, others = ({key: (x.shape, x.dtype) for key, x in s.items()} for s in (state, other))
+    return mine == others

@@ -217,7 +217,7 @@ def compared(x: NDArray, base: NDArray, *, deviation: bool) -> Comparison:
     low, high, least, greatest, *_ = np.array(found).T
     # By numpy, whose least and greatest of a NaN and others is NaN.
     ends = float(low.min()), float(high.max()), float(least.min()), float(greatest.max())
-    return Comparison(*ends, 0.0, 0.0, 0.0)
+    return Comparison(*ends, 0.0)
 
 
 def _in_single(x: NDArray, base: NDArray) -> Iterator[tuple[slice, NDArray, NDArray]]:

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz.core.client import RESIDUAL, ClientSession
-from fedsz.core.coders import by_tensor, flat, misfit
+from fedsz.core.coders import alike, by_tensor, flat
 from fedsz.core.decode import decompress
 from fedsz.core.encode import compress
 from fedsz.core.protocol import ReplyNote, Request
@@ -147,9 +147,7 @@ class Methods:
 
 @pytest.mark.sampled(15)
 @pytest.mark.parametrize("update", KEPT)
-def test_a_pipeline_goes_on_from_what_it_kept(
-    update: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pipeline_goes_on_from_what_it_kept(update: str) -> None:
     client, anew, methods = Client(update), Client(update), Methods(update)
     for number in (1, 2, 3):
         stream, _, _ = client.train()
@@ -163,7 +161,6 @@ def test_a_pipeline_goes_on_from_what_it_kept(
         without, _, _ = anew.train()
 
     assert without != stream
-    assert not [line for line in caplog.records if line.levelname == "ERROR"]
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.5])
@@ -222,7 +219,7 @@ def test_a_state_comes_back_from_a_record_whatever_tensors_are_called() -> None:
     back = by_tensor(memory)
     assert (run, of_round) == (RUN, 3)
     assert back.keys() == states.keys()
-    assert all(misfit(back[name], states[name]) == "" for name in states)
+    assert all(alike(back[name], states[name]) for name in states)
 
 
 def asked(**changes: Any) -> Callable[[Client], None]:
@@ -243,37 +240,35 @@ def holding(name: str, x: Any) -> Callable[[Client], None]:
     return change
 
 
+PIPELINE = "adaptive>feedback>topk:k=2%"
 LEFT = f"{RESIDUAL}/fc.weight"
 NO_ARRAY = Array("int64", (1,), "numpy.ndarray", b"x")
 NOT_FINITE, SMALL = np.full((40, 50), np.nan, np.float32), np.ones((3, 2), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "unused"),
     [
-        (asked(update="feedback>powersgd"), "adaptive.norm is float64 (1,) and must be none"),
-        (holding(LEFT, SMALL), "float32 (3, 2), and the tensor is float32 (40, 50)"),
-        (holding(LEFT, NOT_FINITE), f"{LEFT}: not finite"),
-        (holding(LEFT, NO_ARRAY), "a client's state cannot be read"),
-        (
-            holding("adaptive.norm/fc.weight", np.ones(2)),
-            "fc.weight: adaptive.norm is float64 (2,) and must be",
-        ),
+        (asked(update="feedback>powersgd"), "adaptive."),
+        (holding(LEFT, SMALL), LEFT),
+        (holding(LEFT, NOT_FINITE), LEFT),
+        (holding(LEFT, NO_ARRAY), ""),  # the record cannot be read
+        (holding("adaptive.norm/fc.weight", np.ones(2)), "adaptive.norm/fc.weight"),
     ],
 )
-def test_what_was_kept_and_does_not_fit_is_an_error_in_the_log(
-    change: Callable[[Client], None], why: str, caplog: pytest.LogCaptureFixture
+def test_what_was_kept_and_does_not_fit_is_not_used(
+    change: Callable[[Client], None], unused: str
 ) -> None:
-    client = Client("adaptive>feedback>topk:k=2%")
-    client.train()
-    client.train()
-    assert caplog.text == ""
+    client, other = Client(PIPELINE), Client(PIPELINE)
+    for one in (client, other, client, other):
+        one.train()
+    for name in [name for name in other.kept if name.startswith(unused)]:
+        del other.kept[name]
 
     change(client)
-    client.train()
+    other.settings = client.settings
 
-    errors = [line.getMessage() for line in caplog.records if line.levelname == "ERROR"]
-    assert any(why in line for line in errors), errors
+    assert client.train()[0] == other.train()[0]
 
 
 @pytest.mark.parametrize("change", ["array", "bytes", "dtype", "name"])
