@@ -3,16 +3,17 @@
     python -m pip install --group release
     python scripts/release.py --prepare 1.0.0
     git commit --all --message "Release 1.0.0"
-    python scripts/release.py [--out dist] [--python python3.11 python3.12] [--aarch64] [--check]
+    python scripts/release.py [--out dist] [--python PYTHON ...] [--aarch64] [--check | --wheels]
 
 --prepare writes a version and today's date into pyproject.toml, CHANGELOG.md and CITATION.cff.
 
-The last command writes the sdist, a wheel for each interpreter, an SBOM of what the first wheel
-brings (CycloneDX), and SHA256SUMS. Each wheel is repaired for manylinux, so no Docker is needed; it
-runs where glibc is as new as here. It is installed into a clean environment and tested with the
-codecs' tests.
+The last command writes the sdist, a wheel for CPython 3.11, one for 3.12 and later (stable ABI), an
+SBOM of what a wheel brings (CycloneDX), and SHA256SUMS. Each wheel is repaired for manylinux, so no
+Docker is needed; it runs where glibc is as new as here. Under each interpreter the wheel for it is
+installed into a clean environment and tested with the codecs' tests. Interpreters are python3.11 to
+python3.14, as far as they are on the path and run, unless --python names others.
 --aarch64 also compiles each wheel for aarch64, by aarch64-linux-gnu-g++; these are not run.
---check only says whether there could be a release.
+--check only says whether there could be a release, --wheels makes the same files of any checkout.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 CROSS: Final = "aarch64-linux-gnu"
+PYTHONS: Final = "python3.11", "python3.12", "python3.13", "python3.14"
+STABLE: Final = 3, 12  # the least version of the stable ABI's wheel, as pyproject.toml has it
 
 
 def problems(root: Path) -> list[str]:
@@ -92,6 +95,35 @@ def wheel_tests(root: Path) -> list[str]:
 
 def _pyproject(root: Path) -> dict[str, Any]:
     return tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+
+
+def version_numbers(python: str) -> tuple[int, ...]:
+    """Return an interpreter's version such as (3, 12); () if it is not there, or does not run."""
+    code = "import sys; print(*sys.version_info[:2])"
+    try:
+        return tuple(map(int, _output(python, "-c", code).split()))
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+
+
+def make_wheels(pythons: list[str], sdist: Path, out: Path, *, aarch64: bool) -> None:
+    """Write a wheel for each ABI, and test it under each interpreter that takes it.
+
+    Raises:
+        SystemExit: no interpreter runs.
+    """
+    versions = {python: found for python in pythons if (found := version_numbers(python))}
+    if not versions:
+        raise SystemExit(f"no wheel: none of {', '.join(pythons)} runs")
+    wheels: dict[tuple[int, ...], Path] = {}
+    for python, version in sorted(versions.items(), key=lambda one: one[1]):
+        abi = min(version, STABLE)
+        if abi not in wheels:
+            wheels[abi] = make_wheel(python, sdist, out, aarch64=False)
+            if aarch64:
+                make_wheel(python, sdist, out, aarch64=True)
+        test_wheel(python, wheels[abi], out / f"fedsz-{version_of(ROOT)}.cdx.json")
+        print(f"{wheels[abi].name}: tested under Python {'.'.join(map(str, version))}", flush=True)
 
 
 def make_sdist(out: Path) -> Path:
@@ -161,25 +193,22 @@ def main() -> None:
     """Prepare a release, or check, build and test it; exit with 1 if there can be none."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
-    parser.add_argument("--python", nargs="+", default=[sys.executable])
+    parser.add_argument("--python", nargs="+", default=PYTHONS)
     parser.add_argument("--aarch64", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--wheels", action="store_true")
     parser.add_argument("--prepare", metavar="VERSION")
     asked = parser.parse_args()
     if asked.prepare:
         prepare(ROOT, asked.prepare, datetime.date.today().isoformat())
         return
-    if found := problems(ROOT):
+    if not asked.wheels and (found := problems(ROOT)):
         raise SystemExit("\n".join(f"no release: {problem}" for problem in found))
     if asked.check:
         return
     asked.out.mkdir(parents=True)  # a release is not mixed with another
     sdist = make_sdist(asked.out)
-    for python in asked.python:
-        wheel = make_wheel(python, sdist, asked.out, aarch64=False)
-        test_wheel(python, wheel, asked.out / f"fedsz-{version_of(ROOT)}.cdx.json")
-        if asked.aarch64:
-            make_wheel(python, sdist, asked.out, aarch64=True)
+    make_wheels(list(asked.python), sdist, asked.out, aarch64=asked.aarch64)
     write_sums(asked.out)
 
 
