@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import io
 import re
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
+from flwr.cli.build import build_fab_from_disk
 
 from fedsz.flower import LocalGrid
 
@@ -55,6 +58,20 @@ def uploaded(output: str) -> tuple[int, int]:
     """The bytes that were sent up, and those of the arrays."""
     sent, raw = re.findall(r"^up ([\d,]+) of ([\d,]+) bytes", output, re.M)[0]
     return int(sent.replace(",", "")), int(raw.replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml"))
+)
+def test_flower_takes_the_app_as_a_bundle(name: str) -> None:
+    bundle = build_fab_from_disk(EXAMPLES / name)
+
+    with zipfile.ZipFile(io.BytesIO(bundle)) as files:
+        names = files.namelist()
+    assert "pyproject.toml" in names
+    assert any(file.endswith("server_app.py") for file in names)
+    if name == "pytorch_quickstart":  # what the hub asks for beside
+        assert "LICENSE" in names
 
 
 @pytest.mark.parametrize("example", ["pytorch_quickstart"], indirect=True)
