@@ -28,12 +28,17 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def allow(threads: int) -> Iterator[None]:
-    """Let all that is called inside use up to so many threads at a time; 0 for one on each core.
+def allow(threads: int | None) -> Iterator[None]:
+    """Let all that is called inside use up to so many threads at a time.
+
+    Args:
+        threads: 0 for one on each core; None for as many as the caller may use.
 
     Raises:
         ConfigError: the number is negative or above `MOST`.
     """
+    if threads is None:
+        threads = allowed()
     if not 0 <= threads <= MOST:
         raise ConfigError(f"threads must be from 0 to {MOST}, got {threads}")
     token = _allowed.set(threads or min(cores(), MOST))

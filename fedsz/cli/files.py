@@ -70,7 +70,10 @@ def compress(config: RunConfig, *, model: Path, output: Path | None, key: str, f
     default=0,
     help="Refuse streams that decode to more; 0 for 1 GiB or 1024 x STREAM.",
 )
-def decompress(stream: Path, *, output: Path | None, force: bool, max_bytes: int) -> None:
+@click.option("--threads", default=1, help="Threads that decode tensors; 0 for one on each core.")
+def decompress(
+    stream: Path, *, output: Path | None, force: bool, max_bytes: int, threads: int
+) -> None:
     """Decompress a stream into a file of weights.
 
     STREAM is a .fsz file.
@@ -81,7 +84,7 @@ def decompress(stream: Path, *, output: Path | None, force: bool, max_bytes: int
     target = output or stream.with_suffix(".pt")
     check_free(target, force=force)
     limits = fedsz.Limits(decoded_bytes=max_bytes, expansion=0) if max_bytes else None
-    state = fedsz.decompress(read_bytes(stream), as_numpy=True, limits=limits)
+    state = fedsz.decompress(read_bytes(stream), as_numpy=True, limits=limits, threads=threads)
     write_state_dict(target, state)
     raw = sum(tensor.nbytes for tensor in state.values())
     click.echo(f"{target}: {len(state)} tensors, {size(raw)}")

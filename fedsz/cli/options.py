@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from fedsz.errors import ConfigError
+from fedsz.threads import allow
 from fedsz.training.options import Option, RunConfig, options, options_of, read_toml
 
 PREFIX: Final = "FEDSZ_"  # of variables in the environment that stand for options
@@ -73,7 +74,8 @@ def configured(name: str, of: type[RunConfig] = RunConfig) -> Decorator:
             run = _resumed(config, chosen) if "resume" in taken else None
             if run is None:
                 run = of.read(config, **chosen) if config else of.of(chosen)
-            command(run, **values)
+            with allow(run.threads):
+                command(run, **values)
 
         decorators: list[Decorator] = [config]
         decorators += [_flag(name, about, getattr(of, name)) for name, about in taken.items()]

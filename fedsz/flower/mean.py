@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -11,8 +11,9 @@ from fedsz.arrays import Layout, NDArray, add_scaled, saturate, sum_dtype
 from fedsz.errors import RefusedReply
 from fedsz.flower.records import to_array
 from fedsz.flower.refusal import Refusal
-from fedsz.flower.update import Term, Update
+from fedsz.flower.update import Term, Update, popped
 from fedsz.flower_compat import make_record
+from fedsz.threads import side_by_side
 
 
 class Mean:
@@ -38,7 +39,7 @@ class Mean:
         self._template: Layout | None = None
         self.weight = 0.0
 
-    def add(self, update: Update, terms: Sequence[Term], weight: float, scale: float) -> None:
+    def add(self, update: Update, terms: list[Term], weight: float, scale: float) -> None:
         """Add an update, or nothing of it.
 
         Args:
@@ -65,10 +66,13 @@ class Mean:
         if self._template is None:
             dtypes = {term.name: term.dtype for term in terms}
             self._template = Layout(dict(update.shapes), dtypes)
-        waiting = list(terms)
         with update.clock:
-            while waiting:
-                self._add_term(waiting.pop(), weight, scale)  # what is added is freed
+            side_by_side(  # what is added is freed
+                lambda term: self._add_term(term, weight, scale),
+                popped(terms),
+                lambda term: term.nbytes,
+                update.raw_bytes,
+            )
         self.weight += weight
 
     def _add_term(self, term: Term, weight: float, scale: float) -> None:

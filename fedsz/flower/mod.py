@@ -38,6 +38,7 @@ from fedsz.flower.records import (
 from fedsz.flower.store import ContextStore, FolderStore
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
+from fedsz.threads import allow
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,8 @@ class FedSZMod:
             one they are in Flower's Context, which a SuperNode forgets when it restarts, and which
             must stay below 2 GiB. Clients of one process, with a "partition-id" in their
             node_config, have a folder each in it.
+        threads: that may code tensors at a time, 0 for one on each core; None for as many as the
+            caller may use: one, unless `fedsz.threads.allow` says otherwise.
         secure: what this client asks of secure sums, and its limits; see `SecureMember`.
 
     Examples:
@@ -90,9 +93,10 @@ class FedSZMod:
         initial: str | Path | Callable[[], StateDict] | None = None,
         *,
         state_dir: str | Path | None = None,
+        threads: int | None = None,
         secure: ClientGuard | None = None,
     ) -> None:
-        self._initial = initial
+        self._initial, self._threads = initial, threads
         self._state_dir = None if state_dir is None else Path(state_dir)
         self._guard: ClientGuard = secure or plugins.client_guard()
 
@@ -119,7 +123,7 @@ class FedSZMod:
                 error then, and the residual is forgotten.
             RefusedRequest: the client trains for secure sums only, or this is not one.
         """
-        with ContextStore(context) as ours:
+        with allow(self._threads), ContextStore(context) as ours:
             if self._state_dir is None:
                 return self._answer(message, context, call_next, ours)
             own = context.node_config.get("partition-id", "client")

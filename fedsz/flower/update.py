@@ -48,6 +48,7 @@ from fedsz.flower.refusal import Refusal, refusing_failures
 from fedsz.stream import Limits, Reader
 from fedsz.stream.format import Header
 from fedsz.stream.inspection import coded_by
+from fedsz.threads import side_by_side
 
 Arrays = Mapping[str, NDArray]
 NONE: Arrays = MappingProxyType({})
@@ -117,6 +118,17 @@ class Term(NamedTuple):
             if self.start is not None:
                 add_scaled(self.start, -scale, step)
         return cast(step if self.onto is None else moved(self.onto, step), self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the tensor, in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def popped(terms: list[Term]) -> Iterator[Term]:
+    """Yield terms, last first, none of which stays in the list."""
+    while terms:
+        yield terms.pop()
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +246,12 @@ class Update:
     def terms(self) -> list[Term]:
         """Decode it as far as that can fail, tensor by tensor."""
         with self.clock:
-            return [self._term(name, x) for name, x in self._tensors()]
+            return side_by_side(
+                lambda item: self._term(*item),
+                self._tensors(),
+                lambda item: item[1].nbytes,
+                self.raw_bytes,
+            )
 
     def measured(self, terms: list[Term] | None = None) -> Update:
         """Return the same with the norm of its step, which takes decoding all of it once."""
@@ -251,11 +268,14 @@ class Update:
         ``terms`` are emptied, which saves memory.
         """
         found = self.terms() if terms is None else terms
-        arrays = {}
+
+        def array(term: Term) -> tuple[str, NDArray]:
+            return term.name, term.array(self.scale)
+
         with self.clock:
-            while found:
-                term = found.pop()
-                arrays[term.name] = term.array(self.scale)
+            arrays = dict(
+                side_by_side(array, popped(found), lambda term: term.nbytes, self.raw_bytes)
+            )
         return {name: arrays[name] for name in self.shapes}
 
     def clipped(

@@ -23,6 +23,7 @@ from fedsz.flower.records import to_record
 from fedsz.privacy.flower_client import SecureMember
 from fedsz.safetensors_file import INITIAL, read_safetensors
 from fedsz.stream import Limits
+from fedsz.threads import allow
 from fedsz.training.federation import federate, prepare
 from fedsz.training.model_state import arrays_of, load
 from fedsz.training.options import CAPPED, RunConfig, options
@@ -172,7 +173,8 @@ def make_server_app() -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = RunConfig.of(context.run_config)
-        federate(grid, config, prepare(config))
+        with allow(config.threads):
+            federate(grid, config, prepare(config))
 
     return app
 

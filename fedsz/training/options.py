@@ -26,6 +26,7 @@ from fedsz.errors import ConfigError, cannot
 from fedsz.formatting import did_you_mean
 from fedsz.privacy.budget import DELTA
 from fedsz.quantities import bandwidth
+from fedsz.threads import MOST
 
 # Sections of --help, in its order.
 LEARNED: Final = "Task and data"
@@ -213,6 +214,8 @@ class RunConfig:
     rule: Annotated[str, Meta(description="Which tensors may be lossy: shape, the usual rule (all "
         "but BatchNorm's statistics), ndim (two dimensions and more), paper (weights, by name) or "
         "parameters."), Use(COMPRESSION, TENSORS, defines_run=True)] = ""
+    threads: Annotated[int, Meta(ge=0, le=MOST, description="Threads that code tensors at a time; "
+        "0 for one on each core."), Use(COMPRESSION, (COMPRESS, *LINK))] = 1
 
     secure_sum: Annotated[int, Meta(ge=0, le=32, description="The server learns the sum of a "
         "round's updates, and no update: with so many bits for each parameter, 2 to 32, in place "

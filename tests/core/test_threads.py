@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 import fedsz
 from fedsz.core.client import ClientSession
@@ -19,6 +20,7 @@ from fedsz.core.protocol import Request
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
+from fedsz.flower import FedSZMod, LocalGrid
 from fedsz.flower.store import RecordStore
 from fedsz.threads import WORTH, allow, allowed, side_by_side
 
@@ -81,6 +83,24 @@ def test_any_number_of_threads_leaves_the_same_state(update: str) -> None:
         found.append((stream, note, state))
 
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(None, 1), (3, 3)])
+def test_a_client_codes_on_one_thread_unless_it_is_allowed_more(
+    threads: int | None, expected: int
+) -> None:
+    app, found = ClientApp(mods=[FedSZMod(threads=threads)]), []
+
+    @app.query()
+    def query(message: Message, _: Context) -> Message:
+        found.append(allowed())
+        return Message(RecordDict(), reply_to=message)
+
+    grid = LocalGrid(app, [{}])
+    (node,) = grid.get_node_ids()
+    list(grid.send_and_receive([Message(RecordDict(), node, "query")]))
+
+    assert found == [expected]
 
 
 def test_an_item_is_allowed_one_thread_and_a_large_one_all() -> None:
