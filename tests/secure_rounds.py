@@ -31,7 +31,7 @@ class Round:
         assumed: what the round withstands.
         seed: of ids, tokens, and who drops out.
         verifier: of signed keys.
-        signers: what each client signs with.
+        identities: of clients that sign.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Round:
         *,
         seed: int = 0,
         verifier: Any = None,
-        signers: Any = None,
+        identities: Any = None,
     ) -> None:
         self.rng = np.random.default_rng(seed)
         ids = sorted(int(i) for i in self.rng.choice(1 << 40, clients, replace=False))
-        signed = signers or [None] * clients
+        signed = identities or [None] * clients
         self.bits = bits
         self.clients = {
-            i: SecureClient(i, signer, verifier) for i, signer in zip(ids, signed, strict=True)
+            i: SecureClient(i, identity) for i, identity in zip(ids, signed, strict=True)
         }
         self.tokens = {
             i: self.rng.integers(0, 1 << bits, tokens, np.uint64).astype(np.uint32) for i in ids

@@ -15,7 +15,7 @@ import numpy as np
 from fedsz.errors import ConfigError, CorruptStream, RefusedRequest
 from fedsz.privacy import keys
 from fedsz.privacy.graph import Assumptions, Plan
-from fedsz.privacy.identity import Signer, Verifier
+from fedsz.privacy.identity import Identity
 from fedsz.privacy.keys import SHARE_BYTES
 from fedsz.privacy.messages import (
     NOTHING,
@@ -51,12 +51,10 @@ class Demands(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         clients: survivors at least, whoever drops out.
         corrupt: share of the members that may collude, at least.
-        signed: whether all keys must be signed.
     """
 
     clients: int = 2
     corrupt: float = Assumptions().corrupt
-    signed: bool = False
 
 
 class _Round(msgspec.Struct, array_like=True, dict=True):
@@ -87,25 +85,16 @@ class SecureClient:
 
     Args:
         client_id: by which the server knows it, in [0, 2^64).
-        signer: signs its keys.
-        verifier: checks the signatures of others.
+        identity: signs its keys, and checks those of others. A client that has one takes part only
+            in rounds whose keys are signed, and in no such round without one.
         demands: what it asks of each round.
-
-    Raises:
-        ConfigError: it is to have signed keys without a signer and a verifier.
     """
 
     def __init__(
-        self,
-        client_id: int,
-        signer: Signer | None = None,
-        verifier: Verifier | None = None,
-        demands: Demands | None = None,
+        self, client_id: int, identity: Identity | None = None, demands: Demands | None = None
     ) -> None:
         self.client_id, self.demands = client_id, demands or Demands()
-        self._signer, self._verifier = signer, verifier
-        if self.demands.signed and (signer is None or verifier is None):
-            raise ConfigError("signed keys need a signer and a verifier")
+        self._identity = identity
         self._round: _Round | None = None
 
     def to_bytes(self) -> bytes:
@@ -151,10 +140,9 @@ class SecureClient:
             keys.public_key(drawn.mask),
             keys.commitment(drawn.own, terms.round_id),
         )
-        if terms.assumed.signed:
-            assert self._signer is not None
-            signature = self._signer.sign(statement(terms, advert))
-            shown = self._signer.certificate
+        if self._identity is not None:
+            signature = self._identity.sign(statement(terms, advert))
+            shown = self._identity.certificate
             advert = msgspec.structs.replace(advert, certificate=shown, signature=signature)
         self._round = _Round(_ADVERTISED, terms, drawn)
         return encode(advert)
@@ -167,7 +155,7 @@ class SecureClient:
             ConfigError: there are too few members, or too many.
         """
         kept, roster = self._take(_ADVERTISED, Roster, data)
-        members = Members(kept.terms, self._verifier)
+        members = Members(kept.terms, self._identity)
         for advert in roster.adverts:
             members.add(advert)
         mine = members.adverts.get(self.client_id)
@@ -246,11 +234,11 @@ class SecureClient:
         """
         kept, survivors = self._take(_MASKED, Survivors, data)
         self._check_survivors(kept, survivors.clients)
-        if not kept.terms.assumed.signed or self._signer is None:
+        if self._identity is None:
             raise RefusedRequest("keys are not signed in this round")
         kept.survivors = survivors.clients
         kept.done, self._round = _CONSENTED, kept
-        signature = self._signer.sign(kept.members.consent(kept.survivors, kept.about))
+        signature = self._identity.sign(kept.members.consent(kept.survivors, kept.about))
         return encode(Consent(kept.terms.round_id, signature))
 
     def reveal(self, data: bytes) -> bytes:
@@ -259,7 +247,7 @@ class SecureClient:
         Raises:
             RefusedRequest: too few survivors or signatures, or others than members.
         """
-        if self._round is not None and self._round.terms.assumed.signed:
+        if self._identity is not None:
             kept, consents = self._take(_CONSENTED, Consents, data)
             self._check_consents(kept, consents)
         else:
@@ -285,9 +273,9 @@ class SecureClient:
 
     def _check_terms(self, terms: Terms) -> None:
         assumed, demands = terms.assumed, self.demands
-        if demands.signed and not assumed.signed:
+        if self._identity is not None and not assumed.signed:
             raise RefusedRequest("keys are not signed in this round; this client asks for that")
-        if assumed.signed and (self._signer is None or self._verifier is None):
+        if self._identity is None and assumed.signed:
             raise RefusedRequest("this client has no certificate to sign its keys with")
         if assumed.corrupt < demands.corrupt:
             said = f"corrupt is {assumed.corrupt}"
@@ -313,9 +301,9 @@ class SecureClient:
             few = len(consents.signatures)
             raise RefusedRequest(f"{few} signatures of the survivors; the round needs {needed}")
         said = members.consent(kept.survivors, kept.about)
-        assert self._verifier is not None
+        assert self._identity is not None
         for client, signature in consents.signatures.items():
-            self._verifier.check(members.adverts[client].certificate, said, signature)
+            self._identity.check(members.adverts[client].certificate, said, signature)
 
 
 def _in_ring(tokens: Tokens, ring: Ring, count: int) -> Tokens:

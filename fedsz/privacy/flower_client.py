@@ -38,7 +38,7 @@ from fedsz.flower.records import SECURE, TRAIN, passthrough_of, to_record, views
 from fedsz.flower.store import Records, RecordStore
 from fedsz.privacy.budget import MOST_NOISE
 from fedsz.privacy.client import Demands, SecureClient
-from fedsz.privacy.identity import Signer, Verifier
+from fedsz.privacy.identity import Identity
 from fedsz.privacy.noise import RandomBytes, SecureBytes, deviation_of, with_noise
 from fedsz.privacy.quantizer import TokenCodec, TokenPlan
 from fedsz.privacy.ring import Tokens
@@ -162,15 +162,14 @@ class SecureMember:
 
     Args:
         demands: what it asks of each.
-        signer: signs its keys, such as a `fedsz.privacy.identity.CertificateSigner`.
-        verifier: checks the signatures of others.
+        identity: signs its keys, and checks those of others: it then takes part only in sums whose
+            keys are signed.
         required: whether it trains for no other rounds: its update goes out masked or not at all.
         most_rounds: rounds that it trains in at most, over all runs, as long as its state is there;
             0 for no limit. A server that crashed and asks for the same reply again gets it.
 
     Raises:
-        ConfigError: it is to have signed keys without a signer and a verifier, or the limit is
-            below 0.
+        ConfigError: the limit is below 0.
 
     Examples:
         >>> from flwr.clientapp import ClientApp
@@ -181,16 +180,14 @@ class SecureMember:
     def __init__(
         self,
         demands: Demands | None = None,
-        signer: Signer | None = None,
-        verifier: Verifier | None = None,
+        identity: Identity | None = None,
         *,
         required: bool = True,
         most_rounds: int = 0,
     ) -> None:
-        SecureClient(0, signer, verifier, demands)
         if most_rounds < 0:
             raise ConfigError(f"most_rounds must be at least 0, got {most_rounds}")
-        self._about = signer, verifier, demands
+        self._about = identity, demands
         self._required, self._most_rounds = required, most_rounds
 
     def request_in(self, message: Message) -> ConfigRecord | None:

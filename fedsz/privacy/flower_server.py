@@ -37,7 +37,7 @@ from fedsz.flower.round_statistics import CountedReply, RoundStatistics
 from fedsz.flower.update import Update
 from fedsz.privacy.flower_client import ANSWER, PLAN, REQUEST, STAGE, WEIGHTED_BY, LocalNoise
 from fedsz.privacy.graph import Assumptions
-from fedsz.privacy.identity import Verifier
+from fedsz.privacy.identity import CertificateVerifier
 from fedsz.privacy.plans import MAX_BITS, MIN_BITS, layout_digest
 from fedsz.privacy.quantizer import MAX_WEIGHT, Learned, TokenCodec, moved
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
@@ -80,7 +80,7 @@ class SecureSum:
 
     bits: int = 16
     assumed: Assumptions = field(default_factory=Assumptions)
-    verifier: Verifier | None = None
+    verifier: CertificateVerifier | None = None
     most_examples: int = 1024
     stage_timeout: float = 300.0
     strategy_averages: bool = False

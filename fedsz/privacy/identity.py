@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Protocol
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -17,64 +16,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from fedsz.errors import ConfigError, CorruptStream
 
 _PrivateKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-
-
-class Signer(Protocol):
-    """What a client signs with."""
-
-    @property
-    def certificate(self) -> bytes:
-        """What it shows for it, at most 8192 bytes."""
-
-    def sign(self, message: bytes) -> bytes:
-        """Return a signature, of at most 1024 bytes."""
-
-
-class Verifier(Protocol):
-    """What clients check each other's signatures with."""
-
-    def check(self, certificate: bytes, message: bytes, signature: bytes) -> str:
-        """Return who has signed a message; two names are two clients.
-
-        Raises:
-            CorruptStream: nobody that is known here.
-        """
-
-
-class CertificateSigner:
-    """Signs with the key of a certificate, such as a client has for TLS.
-
-    Args:
-        certificate: in PEM.
-        key: its private key in PEM, not encrypted: Ed25519, or on an elliptic curve.
-
-    Raises:
-        ConfigError: they are no such pair.
-    """
-
-    def __init__(self, certificate: bytes, key: bytes) -> None:
-        try:
-            shown = x509.load_pem_x509_certificate(certificate)
-            private = load_pem_private_key(key, None)
-        except (ValueError, TypeError) as err:
-            raise ConfigError(f"no certificate, or no key without a passphrase: {err}") from err
-        if not isinstance(private, _PrivateKey):
-            raise ConfigError("the key is neither Ed25519 nor on an elliptic curve")
-        if private.public_key() != shown.public_key():
-            raise ConfigError("the key is not that of the certificate")
-        self._key: _PrivateKey = private
-        self._shown = shown.public_bytes(Encoding.DER)
-
-    @property
-    def certificate(self) -> bytes:
-        """The certificate, in DER."""
-        return self._shown
-
-    def sign(self, message: bytes) -> bytes:
-        """Return a signature: Ed25519, or ECDSA with SHA-256."""
-        if isinstance(self._key, ed25519.Ed25519PrivateKey):
-            return self._key.sign(message)
-        return self._key.sign(message, ec.ECDSA(SHA256()))
 
 
 class CertificateVerifier:
@@ -139,6 +80,42 @@ class CertificateVerifier:
             if ExtendedKeyUsageOID.CLIENT_AUTH not in purposes:
                 return "is not a client's"
         return ""
+
+
+class Identity(CertificateVerifier):
+    """A client that signs by its own certificate, and knows the others by theirs.
+
+    Args:
+        certificate: in PEM, such as a client has for TLS.
+        key: its private key in PEM, not encrypted: Ed25519, or on an elliptic curve.
+        authorities: certificates in PEM of those who have signed the clients' certificates.
+
+    Attributes:
+        certificate: in DER.
+
+    Raises:
+        ConfigError: these are no such certificates, or no pair.
+    """
+
+    def __init__(self, certificate: bytes, key: bytes, authorities: bytes) -> None:
+        super().__init__(authorities)
+        try:
+            shown = x509.load_pem_x509_certificate(certificate)
+            private = load_pem_private_key(key, None)
+        except (ValueError, TypeError) as err:
+            raise ConfigError(f"no certificate, or no key without a passphrase: {err}") from err
+        if not isinstance(private, _PrivateKey):
+            raise ConfigError("the key is neither Ed25519 nor on an elliptic curve")
+        if private.public_key() != shown.public_key():
+            raise ConfigError("the key is not that of the certificate")
+        self._key: _PrivateKey = private
+        self.certificate = shown.public_bytes(Encoding.DER)
+
+    def sign(self, message: bytes) -> bytes:
+        """Return a signature: Ed25519, or ECDSA with SHA-256."""
+        if isinstance(self._key, ed25519.Ed25519PrivateKey):
+            return self._key.sign(message)
+        return self._key.sign(message, ec.ECDSA(SHA256()))
 
 
 def _has_signed(authority: x509.Certificate, certificate: x509.Certificate) -> bool:

@@ -16,7 +16,6 @@ import hashlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -130,17 +129,15 @@ def _derive(secret: bytes, purpose: bytes, round_id: bytes, *public: bytes) -> b
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)
 
 
-def split(secret: int, places: Iterable[int], threshold: int, prime: int = PRIME) -> dict[int, int]:
+def split(secret: int, places: Iterable[int], threshold: int) -> dict[int, int]:
     """Return a share of ``secret`` for each of ``places``, from fresh random coefficients.
 
     Args:
-        secret: in [0, prime).
-        places: different numbers in [1, prime).
+        secret: in [0, `PRIME`).
+        places: different numbers in [1, `PRIME`).
         threshold: how many shares it takes, at least 1.
-        prime: the size of the field.
     """
-    drawn = (secrets.randbelow(prime) for _ in range(1, threshold))
-    return shares_of([secret, *drawn], places, prime)
+    return shares_of([secret, *(secrets.randbelow(PRIME) for _ in range(1, threshold))], places)
 
 
 def shares_of(
@@ -157,41 +154,23 @@ def shares_of(
 
 
 def combine(shares: Mapping[int, int], prime: int = PRIME) -> int:
-    """Return the secret that shares have, by their places: as many as the threshold, or more."""
-    return value_at(0, shares, prime)
+    """Return the secret that shares have, by their places: as many as the threshold, or more.
 
-
-def value_at(place: int, shares: Mapping[int, int], prime: int = PRIME) -> int:
-    """Return the value at ``place`` of the polynomial of lowest degree through ``shares``."""
-    weights = lagrange_weights(place, tuple(shares), prime)
+    It is the value at 0 of the polynomial of lowest degree through them.
+    """
+    weights = _weights(tuple(shares), prime)
     return sum(w * share for w, share in zip(weights, shares.values(), strict=True)) % prime
 
 
-@lru_cache(maxsize=256)
-def lagrange_weights(place: int, places: tuple[int, ...], prime: int = PRIME) -> tuple[int, ...]:
-    """Return what each share is multiplied with: ``w_i = prod_j (x - x_j) / (x_i - x_j)``, j != i.
-
-    They are the same for all secrets of the same holders, and kept.
-    """
-    numerators, denominators = [], []
+@lru_cache(maxsize=256)  # in a small fleet, most secrets have the same holders
+def _weights(places: tuple[int, ...], prime: int) -> tuple[int, ...]:
+    """Return Lagrange's weights at 0: ``w_i = prod_j x_j / (x_j - x_i)``, j != i."""
+    found = []
     for mine in places:
         above = below = 1
         for other in places:
             if other != mine:
-                above = above * (place - other) % prime
-                below = below * (mine - other) % prime
-        numerators.append(above)
-        denominators.append(below)
-    inverted = _inverses(denominators, prime)
-    return tuple(a * b % prime for a, b in zip(numerators, inverted, strict=True))
-
-
-def _inverses(numbers: Sequence[int], prime: int) -> list[int]:
-    """Return the inverses of numbers, by one inversion (Montgomery's trick)."""
-    products = list(accumulate(numbers, lambda a, b: a * b % prime, initial=1))
-    inverse = pow(products[-1], -1, prime)
-    found = []
-    for number, before in zip(reversed(numbers), reversed(products[:-1]), strict=True):
-        found.append(inverse * before % prime)
-        inverse = inverse * number % prime
-    return found[::-1]
+                above = above * other % prime
+                below = below * (other - mine) % prime
+        found.append(above * pow(below, -1, prime) % prime)
+    return tuple(found)

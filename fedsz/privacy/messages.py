@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fedsz.errors import CorruptStream, LimitExceeded
 from fedsz.privacy.graph import Assumptions, Plan, neighbours, plan
-from fedsz.privacy.identity import Verifier
+from fedsz.privacy.identity import CertificateVerifier
 from fedsz.privacy.keys import COMMITMENT_BYTES, KEY_BYTES, PROTOCOL, SEALED_BYTES, SHARE_BYTES
 
 ROUND_BYTES: Final = 32
@@ -188,7 +188,7 @@ class Members:
         adverts: by client, in the order in which they were added.
     """
 
-    def __init__(self, terms: Terms, verifier: Verifier | None) -> None:
+    def __init__(self, terms: Terms, verifier: CertificateVerifier | None) -> None:
         self._terms = terms
         self._verifier = verifier if terms.assumed.signed else None
         self._said: set[int | str | bytes] = set()

@@ -14,7 +14,7 @@ import numpy as np
 from fedsz.errors import AbortedRound, ConfigError, CorruptStream
 from fedsz.privacy import keys
 from fedsz.privacy.graph import Assumptions, Plan, plan
-from fedsz.privacy.identity import Verifier
+from fedsz.privacy.identity import CertificateVerifier
 from fedsz.privacy.messages import (
     ID_BYTES,
     MOST_BYTES,
@@ -91,7 +91,7 @@ class SecureServer:
         tokens: int,
         bits: int,
         assumed: Assumptions | None = None,
-        verifier: Verifier | None = None,
+        verifier: CertificateVerifier | None = None,
     ) -> None:
         assumed = assumed or Assumptions()
         if tokens < 1:

@@ -17,7 +17,7 @@ from fedsz.control.record import RoundRecord, Traffic, count_failures
 from fedsz.errors import ConfigError
 from fedsz.privacy.client import Demands
 from fedsz.privacy.flower_client import LEAST, SecureMember
-from fedsz.privacy.identity import CertificateSigner, CertificateVerifier
+from fedsz.privacy.identity import Identity
 from fedsz.training.apps import make_client_app, require_fit
 from fedsz.training.events import Client, Done, Event, Listening, Requested
 from fedsz.training.federation import Problem, federate, prepare, privacy_of
@@ -234,14 +234,16 @@ def _member_of(config: RunConfig) -> SecureMember:
     Raises:
         ConfigError: a file is not what it should be.
     """
-    signer = verifier = None
+    identity = None
     if config.tls_cert and config.tls_key and config.tls_ca and not config.insecure:
         key = read_private(config.tls_key)
-        signer = CertificateSigner(read_bytes(config.tls_cert), key)
-        verifier = CertificateVerifier(read_bytes(config.tls_ca))
-    demands = Demands(clients=config.secure_only, signed=bool(config.secure_only and signer))
-    required, most_rounds = config.secure_only > 0, config.dp_most_rounds
-    return SecureMember(demands, signer, verifier, required=required, most_rounds=most_rounds)
+        identity = Identity(read_bytes(config.tls_cert), key, read_bytes(config.tls_ca))
+    return SecureMember(
+        Demands(clients=config.secure_only),
+        identity,
+        required=config.secure_only > 0,
+        most_rounds=config.dp_most_rounds,
+    )
 
 
 class _MessageLimit:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedsz.errors import AbortedRound, ConfigError, CorruptStream
 from fedsz.privacy import graph as graph_module
 from fedsz.privacy.graph import Assumptions, neighbours, plan
-from fedsz.privacy.identity import CertificateSigner, CertificateVerifier
+from fedsz.privacy.identity import CertificateVerifier, Identity
 from fedsz.privacy.messages import MaskedInput, decode
 from fedsz.privacy.ring import Ring
 from fedsz.privacy.server import SecureServer, Stage
@@ -167,21 +167,24 @@ def _connected(graph: dict[int, set[int]], among: set[int]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, list[CertificateSigner]]:
+def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, list[Identity]]:
     pytest.importorskip("grpc")
     from fedsz.transport.authority import Authority
 
     authority = Authority.create(Path(tmp_path_factory.mktemp("authority")))
     files = [authority.certify_client(f"client-{i}", 1) for i in range(10)]
-    pairs = [(file.read_bytes(), file.with_suffix(".key").read_bytes()) for file in files]
-    return authority, [CertificateSigner(*pair) for pair in pairs]
+    return authority, [identity_of(file, authority.ca) for file in files]
+
+
+def identity_of(file: Path, ca: Path) -> Identity:
+    return Identity(file.read_bytes(), file.with_suffix(".key").read_bytes(), ca.read_bytes())
 
 
 @pytest.fixture
-def signed(certified: tuple[object, list[CertificateSigner]]) -> Round:
+def signed(certified: tuple[object, list[Identity]]) -> Round:
     authority, signers = certified
     verifier = CertificateVerifier(authority.ca.read_bytes())  # type: ignore[attr-defined]
-    return Round(10, assumed=Assumptions(signed=True), verifier=verifier, signers=signers)
+    return Round(10, assumed=Assumptions(signed=True), verifier=verifier, identities=signers)
 
 
 @pytest.mark.parametrize("stage", STAGES[1:])
@@ -232,12 +235,12 @@ def test_signatures_are_of_the_plan_too(signed: Round) -> None:
 
 
 def test_a_certificate_is_for_one_client(
-    certified: tuple[object, list[CertificateSigner]],
+    certified: tuple[object, list[Identity]],
 ) -> None:
     authority, signers = certified
     verifier = CertificateVerifier(authority.ca.read_bytes())  # type: ignore[attr-defined]
     twice = [*signers[:9], signers[0]]
-    round_ = Round(10, assumed=Assumptions(signed=True), verifier=verifier, signers=twice)
+    round_ = Round(10, assumed=Assumptions(signed=True), verifier=verifier, identities=twice)
 
     round_.step()
 
@@ -263,17 +266,16 @@ def test_a_certificate_that_cannot_be_read_is_refused(
 
     authority = Authority(tmp_path, "keys")
     file, key = authority.issue("client-0", uris=("urn:fedsz:client-0",), purpose="client")
-    shown = CertificateSigner(file.read_bytes(), key.read_bytes()).certificate
+    ca = authority.ca.read_bytes()
+    shown = Identity(file.read_bytes(), key.read_bytes(), ca).certificate
     assert part in shown
 
     with pytest.raises(CorruptStream):
-        CertificateVerifier(authority.ca.read_bytes()).check(
-            shown.replace(part, other), b"said", b"signature"
-        )
+        CertificateVerifier(ca).check(shown.replace(part, other), b"said", b"signature")
 
 
 def test_only_certificates_of_clients_count(
-    certified: tuple[object, list[CertificateSigner]], tmp_path: Path
+    certified: tuple[object, list[Identity]], tmp_path: Path
 ) -> None:
     from fedsz.transport.authority import Authority
 
@@ -283,7 +285,7 @@ def test_only_certificates_of_clients_count(
     strangers = Authority.create(tmp_path / "other").certify_client("client-0", 1)
     verifier = CertificateVerifier(ours.ca.read_bytes())
     for file, why in ((servers, "not a client's"), (strangers, "no authority")):
-        signer = CertificateSigner(file.read_bytes(), file.with_suffix(".key").read_bytes())
+        signer = identity_of(file, ours.ca)
         with pytest.raises(CorruptStream, match=why):
             verifier.check(signer.certificate, b"said", signer.sign(b"said"))
     with pytest.raises(CorruptStream, match="has not signed"):

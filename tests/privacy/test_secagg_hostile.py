@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from fedsz.errors import (
 )
 from fedsz.privacy.client import Demands, SecureClient
 from fedsz.privacy.graph import Assumptions
+from fedsz.privacy.identity import Identity
 from fedsz.privacy.messages import (
     Advert,
     MaskedInput,
@@ -28,6 +30,7 @@ from fedsz.privacy.messages import (
     encode,
 )
 from fedsz.privacy.server import Stage
+from fedsz.transport.authority import Authority
 from tests.secure_rounds import Round, changed
 
 STAGES = [Stage.ADVERTS, Stage.SHARES, Stage.INPUTS, Stage.REVEALED]
@@ -260,25 +263,17 @@ def test_tokens_of_another_plan_are_masked_for_nobody() -> None:
     assert np.mean(total.tokens == round_.plain_sum(total.survivors)) < 0.2
 
 
-def test_keys_that_are_not_signed() -> None:
-    class Anyone:
-        certificate = b"me"
-
-        def sign(self, message: bytes) -> bytes:
-            return b""
-
-        def check(self, certificate: bytes, message: bytes, signature: bytes) -> str:
-            return "anyone"
-
+def test_keys_that_are_not_signed(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path)
+    file = authority.certify_client("client", 1)
+    pair = file.read_bytes(), file.with_suffix(".key").read_bytes()
+    demanding = SecureClient(1, Identity(*pair, authority.ca.read_bytes()))
     (terms,) = set(Round(5).sent.values())
-    demanding = SecureClient(1, Anyone(), Anyone(), Demands(signed=True))
     with pytest.raises(RefusedRequest, match="keys are not signed"):
         demanding.advertise(terms)
     signed = changed(terms, Terms, assumed=Assumptions(signed=True))
     with pytest.raises(RefusedRequest, match="no certificate"):
         SecureClient(1).advertise(signed)
-    with pytest.raises(ConfigError):
-        SecureClient(1, demands=Demands(signed=True))
     with pytest.raises(ConfigError):
         Round(5, assumed=Assumptions(signed=True))
 

@@ -27,7 +27,7 @@ from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.privacy.client import Demands
 from fedsz.privacy.flower_client import STAGE
 from fedsz.privacy.graph import Assumptions
-from fedsz.privacy.identity import CertificateSigner, CertificateVerifier
+from fedsz.privacy.identity import CertificateVerifier, Identity
 from fedsz.privacy.server import Stage
 from fedsz.transport.authority import Authority
 from tests.secure_apps import STEP, DropOut, examples_of, secure_app, step_of
@@ -236,12 +236,10 @@ def test_keys_that_certificates_sign(tmp_path: Path) -> None:
     """The server lets in whom it knows; its clients ask for that, and each other's names."""
     authority = Authority.create(tmp_path)
     files = [authority.certify_client(f"client-{i}", 1) for i in range(N)]
-    signers = [
-        CertificateSigner(file.read_bytes(), file.with_suffix(".key").read_bytes())
-        for file in files
-    ]
-    verifier = CertificateVerifier(authority.ca.read_bytes())
-    members = [SecureMember(Demands(signed=True), signer, verifier) for signer in signers]
+    ca = authority.ca.read_bytes()
+    keys = [(file.read_bytes(), file.with_suffix(".key").read_bytes()) for file in files]
+    verifier = CertificateVerifier(ca)
+    members = [SecureMember(Demands(), Identity(*pair, ca)) for pair in keys]
     places = [{"i": i} for i in range(N)]
     signed = {"assumed": Assumptions(signed=True), "verifier": verifier}
 

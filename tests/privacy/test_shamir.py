@@ -90,7 +90,9 @@ def test_fewer_shares_fit_any_secret(secret: int, other: int, threshold: int) ->
     shares = shamir.split(secret, range(1, threshold), threshold)
     places = {0: other, **shares}  # threshold points: there is a polynomial through all of them
 
-    completed = {**shares, threshold: shamir.value_at(threshold, places)}
+    # The value at a place is that at 0 of the polynomial moved by it.
+    value = shamir.combine({place - threshold: share for place, share in places.items()})
+    completed = {**shares, threshold: value}
 
     assert shamir.combine(completed) == other
 
