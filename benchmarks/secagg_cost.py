@@ -18,11 +18,10 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.measuring import machine
-from fedsz.arrays import Layout, NDArray
+from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
 from fedsz.privacy.client import SecureClient
 from fedsz.privacy.graph import Assumptions, plan
-from fedsz.privacy.plans import layout_digest
 from fedsz.privacy.quantizer import Learned
 from fedsz.privacy.ring import Ring
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
@@ -51,7 +50,7 @@ def encode_seconds(bits: int, elements: int, clients: int) -> float:
     """Return what a client takes to make tokens of an update, at the median of five."""
     model, trained, kept = _updates(elements)
     codec = Learned(1024).codec(model, clients, bits)
-    took = [timed(lambda: codec.encode(trained, model, 100, kept))[0] for _ in range(5)]
+    took = [timed(lambda: codec.encode(trained, 100, kept))[0] for _ in range(5)]
     return float(np.median(took))
 
 
@@ -59,11 +58,10 @@ def noised(bits: int, elements: int, clients: int, multiplier: float) -> tuple[f
     """Return that of an update with its share of noise, and the share of elements at a limit."""
     model, trained, _ = _updates(elements)
     norm = float(np.linalg.norm(trained["w"]))
-    layout = Layout.of(model)
-    about = NoisedPlan(layout=layout_digest(layout), bits=bits, norm=norm, multiplier=multiplier)
-    codec, members = NoisedCodec(about, layout), plan(clients, Assumptions())
-    took, (_, limited) = timed(lambda: codec.encode(trained, model, members))
-    return took, limited / elements
+    members = plan(clients, Assumptions())
+    codec = NoisedCodec(NoisedPlan(bits, norm, multiplier), model, members)
+    took, encoded = timed(lambda: codec.encode(trained))
+    return took, encoded.clipped / elements
 
 
 def _updates(elements: int) -> tuple[dict[str, NDArray], ...]:

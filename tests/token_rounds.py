@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fedsz.arrays import Layout
-from fedsz.privacy.plans import layout_digest
 from fedsz.privacy.quantizer import Encoded, TokenCodec, TokenPlan, scales_of
 from fedsz.privacy.ring import Ring
 
@@ -36,13 +34,7 @@ def stepped(start: Model, seed: int, size: float = 1e-2) -> Model:
 
 
 def plan_of(start: Model, **changes: Any) -> TokenPlan:
-    told = {
-        "layout": layout_digest(Layout.of(start)),
-        "clients": 4,
-        "bits": 8,
-        "cap": 1000,
-        "scales": scales_of(start),
-    }
+    told = {"clients": 4, "bits": 8, "cap": 1000, "scales": scales_of(start)}
     return TokenPlan(**(told | changes))
 
 
@@ -51,23 +43,19 @@ class Round:
     """A round of clients, and what their plain sum is."""
 
     codec: TokenCodec
-    start: Model
     encoded: list[Encoded]
 
     @classmethod
     def of(
         cls,
         codec: TokenCodec,
-        start: Model,
         trained: list[Model],
         weights: list[int],
         residuals: list[Mapping[str, np.ndarray]] | None = None,
     ) -> Round:
         kept = residuals or [{} for _ in trained]
-        encoded = [
-            codec.encode(x, start, w, r) for x, w, r in zip(trained, weights, kept, strict=True)
-        ]
-        return cls(codec, start, encoded)
+        encoded = [codec.encode(x, w, r) for x, w, r in zip(trained, weights, kept, strict=True)]
+        return cls(codec, encoded)
 
     @property
     def clients(self) -> int:

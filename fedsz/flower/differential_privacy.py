@@ -22,11 +22,9 @@ from fedsz.flower_compat import KEY_CLIPPING_NORM, records_in
 _NORMS: Final = (KEY_CLIPPING_NORM, "dpfedavg_clip_norm")
 _NOISE: Final = "dpfedavg_noise_stddev"  # that clients add once they have clipped
 
-# Of a ConfigRecord that asks clients for noise: the norm, its deviation in norms, and whether that
-# is of a secure sum, to which each client adds a share.
+# Of a ConfigRecord that asks clients for noise: the norm, and the noise's deviation in norms.
 NOISE_NORM: Final = "fedsz.noise.clipping-norm"
 NOISE_MULTIPLIER: Final = "fedsz.noise.multiplier"
-NOISE_SUMMED: Final = "fedsz.noise.summed"
 
 
 def clipping_norm(content: Mapping[str, Any]) -> float | None:

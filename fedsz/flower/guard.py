@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flwr.app import ConfigRecord, Context, Message
@@ -14,20 +14,6 @@ from fedsz.flower.store import Records, RecordStore
 
 if TYPE_CHECKING:
     from fedsz.flower.grid import FedSZGrid  # which is given a `SumMaker`
-
-
-class Masking(Protocol):
-    """Masks one reply, after `check`."""
-
-    @property
-    def noised_before(self) -> bool:
-        """Whether the reply has all of its noise before it is masked."""
-
-    def check(self, session: ClientSession) -> None:
-        """Refuse before training what could not be masked after it."""
-
-    def mask(self, reply: Message, session: ClientSession) -> None:
-        """Put masked tokens into the place of a reply's arrays and weight."""
 
 
 class ClientGuard(Protocol):
@@ -45,9 +31,17 @@ class ClientGuard(Protocol):
         """Return the app for one message: within the limit of rounds, and with noise if asked."""
 
     def masking(
-        self, request: ConfigRecord, message: Message, context: Context, store: RecordStore
-    ) -> Masking:
-        """Return what masks the reply to a message with a model."""
+        self,
+        request: ConfigRecord,
+        message: Message,
+        context: Context,
+        store: RecordStore,
+        session: ClientSession,
+    ) -> Callable[[Message], None]:
+        """Return what puts masked tokens into the place of a reply's arrays and weight.
+
+        Refuses before training what could not be masked after it.
+        """
 
 
 class Sums(Protocol):

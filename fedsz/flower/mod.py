@@ -23,7 +23,6 @@ from fedsz.flower.differential_privacy import adds_noise, asks_noise
 from fedsz.flower.guard import ClientGuard
 from fedsz.flower.records import (
     KEY,
-    SECURE,
     is_sealed,
     layout_of,
     note_of,
@@ -46,11 +45,6 @@ logger = logging.getLogger(__name__)
 # that has the model, although its app failed.
 NEEDS_KEY_FRAME: Final = "fedsz: key frame needed"
 APP_FAILED: Final = "fedsz: the app failed"
-
-# What a reply is kept as: as it was sent; or as it was once it had noise, to be masked anew for
-# each secure sum.
-SENT: Final = "sent"
-UNMASKED: Final = "unmasked"
 
 Store = ContextStore | FolderStore
 
@@ -183,38 +177,43 @@ class FedSZMod:
         identity = b""
         if request.trains and (request.settings.keeps_state or noised):
             identity = _identity(message, request, session)
-            if (kept := store.reply(identity, SENT)) is not None:
+            if (kept := store.reply(identity)) is not None:
                 return Message(kept, reply_to=message)
         if request.trains and adds_noise(message.content) != store.is_noisy:
             # A residual of an update without noise would go along with one that has some.
             store.forget_memory()
             store.is_noisy = adds_noise(message.content)
-        masking, noised_for = None, b""
+        mask = None
         if asked is not None:
-            masking = self._guard.masking(asked, message, context, store)
-            if request.trains and masking.noised_before:
-                noised_for = _identity(message, request, session, without=SECURE)
-            masking.check(session)
+            mask = self._guard.masking(asked, message, context, store, session)
         message.content = replaced(message.content, plain)
-        reply = _noised_once(call_next, message, context, store, noised_for, UNMASKED)
+        reply = call_next(message, context)
         if reply.has_content():
-            if masking is not None:
-                masking.mask(reply, session)
+            if mask is not None:
+                mask(reply)
             else:
                 _compress(reply, session)
         if request.trains:
             kept = reply.content if identity and reply.has_content() else None
-            store.keep_reply(identity, kept, SENT)
+            store.keep_reply(identity, kept)
         return reply
 
     def _without_grid(
         self, message: Message, context: Context, call_next: ClientAppCallable, store: Store
     ) -> Message:
-        """Return the app's reply to a server without `FedSZGrid`, with noise if asked for."""
-        identity = b""
-        if message.has_content() and asks_noise(message.content):
-            identity = _identity(message, None, None)
-        return _noised_once(call_next, message, context, store, identity, SENT)
+        """Return the app's reply to a server without `FedSZGrid`.
+
+        If noise is asked for, the same request again gets the same reply. Another would have other
+        noise, and the two together tell more than is accounted for.
+        """
+        if not message.has_content() or not asks_noise(message.content):
+            return call_next(message, context)
+        identity = _identity(message, None, None)
+        if (kept := store.reply(identity)) is not None:
+            return Message(kept, reply_to=message)
+        reply = call_next(message, context)
+        store.keep_reply(identity, reply.content if reply.has_content() else None)
+        return reply
 
     def _limits_of(self, message: Message, context: Context) -> Limits:
         """Return what all streams of a message may ask for together."""
@@ -265,40 +264,13 @@ def received_model(reply: Message) -> bool:
     return not reply.has_error() or str(reply.error.reason).startswith(APP_FAILED)
 
 
-def _noised_once(
-    call_next: ClientAppCallable,
-    message: Message,
-    context: Context,
-    store: Store,
-    identity: bytes,
-    form: str,
-) -> Message:
-    """Return the app's reply; for a request for noise of the same identity again, the same reply.
-
-    Another would have other noise, and the two together tell more than is accounted for. An empty
-    identity is of no such request.
-    """
-    if not identity:
-        return call_next(message, context)
-    if (kept := store.reply(identity, form)) is not None:
-        return Message(kept, reply_to=message)
-    reply = call_next(message, context)
-    store.keep_reply(identity, reply.content if reply.has_content() else None, form)
-    return reply
-
-
-def _identity(
-    message: Message, request: Request | None, session: ClientSession | None, without: str = ""
-) -> bytes:
-    """Return a digest that tells a message apart from all others, whatever way its model came.
-
-    A record called ``without`` does not count.
-    """
+def _identity(message: Message, request: Request | None, session: ClientSession | None) -> bytes:
+    """Return a digest that tells a message apart from all others, whatever way its model came."""
     models: Mapping[str, Any] = {} if session is None else session.models
     hashed = hashlib.sha256(f"{message.metadata.message_type}\0".encode())
     hashed.update(b"" if request is None else request.identity)
     for key, record in sorted(compat.data_of(message.content).items()):
-        if key in (KEY, without) or (request and key in models and key in request.reference):
+        if key == KEY or (request and key in models and key in request.reference):
             continue
         data: Any = sorted(record.items())
         if isinstance(record, ArrayRecord):

@@ -29,8 +29,8 @@ _OURS: Final = "fedsz."  # what the names of our records begin with
 _REFERENCE: Final = "fedsz.reference."  # and the key of a model
 _MEMORY: Final = "fedsz.memory."  # likewise
 _ABOUT: Final = "fedsz.about."  # likewise: the run and the round of that
-_REPLY: Final = "fedsz.reply."  # and what it is kept as, and the key of a record of a reply
-_ANSWERED: Final = "fedsz.answered."  # and what it is kept as: the request of that reply
+_REPLY: Final = "fedsz.reply."  # and the key of a record of the last reply
+_ANSWERED: Final = "fedsz.answered"  # the request of that reply
 _NOISY: Final = "fedsz.noisy"  # is there if the last update had noise of this client's own
 _DIGEST: Final = "_fedsz_digest"  # of a record of ours and its contents: an attribute of it alone
 
@@ -102,21 +102,21 @@ class RecordStore:
         for name in [name for name in self.records if name.startswith((_MEMORY, _ABOUT))]:
             self._put(name, None)
 
-    def reply(self, request: bytes, form: str) -> RecordDict | None:
+    def reply(self, request: bytes) -> RecordDict | None:
         """Return the reply that was kept for a request of this identity, if any."""
-        about, start = self.records.get(_ANSWERED + form), f"{_REPLY}{form}."
+        about = self.records.get(_ANSWERED)
         if not isinstance(about, ConfigRecord) or about.get("request") != request:
             return None
-        reply = {name: r for name, r in self.records.items() if name.startswith(start)}
-        return make_content({name.removeprefix(start): _own(r) for name, r in reply.items()})
+        reply = {name: r for name, r in self.records.items() if name.startswith(_REPLY)}
+        return make_content({name.removeprefix(_REPLY): _own(r) for name, r in reply.items()})
 
-    def keep_reply(self, request: bytes, reply: RecordDict | None, form: str) -> None:
+    def keep_reply(self, request: bytes, reply: RecordDict | None) -> None:
         """Keep the reply to a request, over that to another one; None forgets it."""
-        for name in [name for name in self.records if name.startswith(f"{_REPLY}{form}.")]:
+        for name in [name for name in self.records if name.startswith(_REPLY)]:
             self._put(name, None)
-        self._put(_ANSWERED + form, make_config({"request": request}) if reply else None)
+        self._put(_ANSWERED, make_config({"request": request}) if reply else None)
         for key, record in (data_of(reply) if reply else {}).items():
-            self._put(f"{_REPLY}{form}.{key}", _own(record))
+            self._put(f"{_REPLY}{key}", _own(record))
 
     def _put(self, name: str, record: Record | None) -> None:
         if record is not None:

@@ -6,14 +6,12 @@ part in one of them and not in the other.
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from bisect import bisect_right
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from fedsz import extras
 from fedsz.errors import ConfigError
@@ -27,65 +25,43 @@ CROWD: Final = 20.0  # clients for each unit of the count's deviation, as Andrew
 
 LEAST_NOISE: Final = 1e-2  # times the sensitivity: less is as good as none
 MOST_NOISE: Final = 1e6
-LEAST_SIGMA: Final = 0.5  # steps
 PRECISION: Final = 1e-3  # of a multiplier that is searched for, relative, upwards
+# Orders of Renyi's divergences with sampling: others have no closed form, and hardly spend less.
+_ORDERS: Final = (*range(2, 65), 128, 256, 512, 1024)
 
 
-class Release(NamedTuple):
-    """A sum that is released with Gaussian noise.
-
-    Attributes:
-        multiplier: the noise's deviation over the most that one client moves the sum.
-        sampling: the probability with which each client takes part, independent of all others.
-    """
-
-    multiplier: float
-    sampling: float = 1.0
-
-
-def epsilon_of(releases: Mapping[Release, int], delta: float, *, renyi: bool = False) -> float:
-    """Return the epsilon of so many of each of these releases, at a delta.
+@lru_cache(maxsize=4096)  # each round asks for that of its number
+def epsilon_of(
+    multiplier: float, rounds: int, delta: float, sampling: float = 1.0, *, renyi: bool = False
+) -> float:
+    """Return the epsilon of so many sums that are released with Gaussian noise, at a delta.
 
     With all clients in each round it is that of the Gaussian mechanism, exactly (Balle and Wang,
     2018). With sampled ones it is that of Renyi's divergences (Mironov, Talwar and Zhang, 2019).
 
     Args:
-        releases: how many of each.
+        multiplier: the noise's deviation over the most that one client moves the sum.
+        rounds: how many sums.
         delta: above 0, below 1.
-        renyi: whether no more is known of the noise than its Renyi divergences, as of
-            `multiplier_of_sum`: a law of these divergences can spend more than the Gaussian has.
+        sampling: the probability with which each client takes part, independent of all others.
+        renyi: whether no more is known of the noise than its Renyi divergences, as of a sum of
+            clients' shares: a law of these divergences can spend more than the Gaussian has.
 
     Raises:
         MissingPackage: dp-accounting is not installed.
     """
-    spent = {release: count for release, count in releases.items() if count}
-    if not spent:
+    if not rounds:
         return 0.0
-    if not renyi and all(release.sampling == 1 for release in spent):
-        return float(_accounting().get_epsilon_gaussian(together(spent), delta))
-    return _renyi_epsilon(spent, delta)
+    extras.require("dp_accounting", what="differential privacy")
+    import dp_accounting as dp
 
-
-def together(releases: Mapping[Release, int]) -> float:
-    """Return the multiplier of one release that spends as much as these, all without sampling."""
-    return math.sqrt(1 / sum(n / release.multiplier**2 for release, n in releases.items()))
-
-
-def _renyi_epsilon(releases: Mapping[Release, int], delta: float) -> float:
-    accountant = _accounting().rdp.RdpAccountant()
-    with _quiet():
-        for release, count in releases.items():
-            accountant.compose(event_of(release), count)
-        return float(accountant.get_epsilon(delta))
-
-
-def event_of(release: Release) -> Any:
-    """Return a release as dp-accounting has it."""
-    dp = _accounting()
-    gaussian = dp.GaussianDpEvent(release.multiplier)
-    if release.sampling == 1:
-        return gaussian
-    return dp.PoissonSampledDpEvent(release.sampling, gaussian)
+    if sampling == 1 and not renyi:
+        return float(dp.get_epsilon_gaussian(multiplier / math.sqrt(rounds), delta))
+    event: Any = dp.GaussianDpEvent(multiplier)
+    orders = None if sampling == 1 else _ORDERS
+    if sampling < 1:
+        event = dp.PoissonSampledDpEvent(sampling, event)
+    return float(dp.rdp.RdpAccountant(orders).compose(event, rounds).get_epsilon(delta))
 
 
 def multiplier_for(
@@ -101,95 +77,15 @@ def multiplier_for(
     """
 
     def fits(multiplier: float) -> bool:
-        spent = {Release(multiplier, sampling): rounds}
-        return epsilon_of(spent, delta, renyi=renyi) <= epsilon
+        return epsilon_of(multiplier, rounds, delta, sampling, renyi=renyi) <= epsilon
 
-    high = 1.0
-    while not fits(high):
-        high *= 2
-        if high > MOST_NOISE:
-            raise ConfigError(f"no noise gives epsilon {epsilon:g} over {rounds} rounds")
-    low = high / 2
-    while low > LEAST_NOISE and fits(low):
-        low, high = low / 2, low
+    low, high = LEAST_NOISE, MOST_NOISE
+    if not fits(high):
+        raise ConfigError(f"no noise gives epsilon {epsilon:g} over {rounds} rounds")
     while high > low * (1 + PRECISION):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high
-
-
-def rounds_within(
-    epsilon: float,
-    delta: float,
-    release: Release,
-    most: int,
-    spent: Mapping[Release, int],
-    *,
-    renyi: bool = False,
-) -> int:
-    """Return how many more releases, up to ``most``, keep the total within ``epsilon``.
-
-    ``renyi`` as in `epsilon_of`.
-    """
-
-    def fits(rounds: int) -> bool:
-        total = {**spent, release: spent.get(release, 0) + rounds}
-        return epsilon_of(total, delta, renyi=renyi) <= epsilon
-
-    if fits(most):
-        return most
-    low, high = -1, most  # fits at low, if that is not below 0, and not at high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-def multiplier_of_sum(sigma: float, clients: int, sensitivity: float, elements: int) -> float:
-    """Return the noise multiplier of a sum to which each client has added discrete noise.
-
-    A sum of discrete Gaussians is no discrete Gaussian, but close. Its Renyi divergence of each
-    order is at most that of a Gaussian of the multiplier returned: Kairouz, Liu and Steinke (ICML
-    2021), proposition 14, of whose bounds this takes the better.
-
-    Args:
-        sigma: of the noise of one client, in steps of the grid, as `fedsz.privacy.noise.noise` has.
-        clients: that have added some to this sum: those that dropped out, or that tell others what
-            they added, do not count.
-        sensitivity: the norm of a client's vector of integers, at most.
-        elements: of the vector.
-
-    Raises:
-        ConfigError: no client, or a sigma below `LEAST_SIGMA`, for which this is not proven.
-    """
-    if clients < 1 or sigma < LEAST_SIGMA:
-        raise ConfigError(
-            f"{clients} clients' noise of {sigma:g} steps: at least 1 of {LEAST_SIGMA:g}"
-        )
-    terms = (math.exp(-2 * (math.pi * sigma) ** 2 * k / (k + 1)) for k in range(1, clients))
-    gap = 10 * sum(terms)
-    plain = sensitivity / (sigma * math.sqrt(clients))
-    each = math.sqrt(plain**2 + 2 * gap * elements)
-    return 1 / min(each, plain + gap * math.sqrt(elements))
-
-
-def _accounting() -> Any:
-    extras.require("dp_accounting", what="differential privacy")
-    import dp_accounting
-
-    return dp_accounting
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Within the block, orders that the Renyi accountant leaves out are not warned of."""
-    logger = logging.getLogger("absl")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 @dataclass(frozen=True)
@@ -254,7 +150,7 @@ class ClippingNorm:
         return multiplier / math.sqrt(1 - (multiplier / (2 * deviation)) ** 2), deviation
 
     def follow(
-        self, within: int, above: int, clients: float, deviation: float, generator: RandomBytes
+        self, within: int, above: int, clients: float, deviation: float, random: RandomBytes
     ) -> None:
         """Take the norm on by a noised count of a round's updates.
 
@@ -263,17 +159,18 @@ class ClippingNorm:
             above: those that did not.
             clients: that were expected, which is no secret.
             deviation: of the count's noise; `split` returns it.
-            generator: of the noise.
+            random: of the noise.
         """
         if self.quantile is None:
             return
         import numpy as np
 
-        from fedsz.privacy.noise import with_noise
+        from fedsz.privacy.noise import add_noise
 
         # Each update counts for half of one, up or down: so one client moves the sum by a half.
-        noised = float(with_noise(np.array([(within - above) / 2]), deviation, generator)[0])
-        share = min(max(noised / clients + 0.5, 0.0), 1.0)
+        count = np.array([(within - above) / 2])
+        add_noise(count, deviation, random)
+        share = min(max(float(count[0]) / clients + 0.5, 0.0), 1.0)
         self.norm *= math.exp(-self.quantile.rate * (share - self.quantile.target))
 
 
@@ -330,8 +227,8 @@ class PrivacyPlan:
         if self.at != NoiseAt.SERVER and ClippingNorm(self.clip).quantile is not None:
             what = f"clip must be a number, as 0.5, got {self.clip!r}"
             raise ConfigError(f"where clients add noise, {what}")
-        if not self.rounds_left({}):
-            alone = f"a round alone spends epsilon {self.spent({self.release: 1}):.4g}"
+        if not self.rounds_left(0):
+            alone = f"a round alone spends epsilon {self.spent(1):.4g}"
             raise ConfigError(f"{alone} at delta {self.delta:g}: the budget is {self.epsilon:g}")
 
     @property
@@ -341,11 +238,6 @@ class PrivacyPlan:
             return self.noise
         sampling, renyi = self._hidden_sampling, self._adds_up
         return self._moves * _found(self.epsilon, self.delta, self.rounds, sampling, renyi=renyi)
-
-    @property
-    def release(self) -> Release:
-        """What a round spends."""
-        return Release(self.multiplier / self._moves, self._hidden_sampling)
 
     @property
     def _moves(self) -> float:
@@ -365,14 +257,15 @@ class PrivacyPlan:
         """Whether the noise is a sum of shares: of its law, the Renyi divergences are known."""
         return self.at == NoiseAt.SUM
 
-    def spent(self, releases: dict[Release, int]) -> float:
-        """Return the epsilon of what has been released."""
-        return epsilon_of(releases, self.delta, renyi=self._adds_up)
+    def spent(self, rounds: int) -> float:
+        """Return the epsilon of so many rounds."""
+        multiplier, sampling = self.multiplier / self._moves, self._hidden_sampling
+        return epsilon_of(multiplier, rounds, self.delta, sampling, renyi=self._adds_up)
 
-    def rounds_left(self, releases: dict[Release, int], most: int = 1) -> int:
-        """Return how many more rounds, up to ``most``, the budget has after ``releases``."""
-        budget = self.epsilon, self.delta, self.release, most, releases
-        return max(0, rounds_within(*budget, renyi=self._adds_up))
+    def rounds_left(self, done: int, most: int = 1) -> int:
+        """Return how many more rounds, up to ``most``, the budget has after ``done``."""
+        ahead = range(done + 1, done + most + 1)
+        return bisect_right(ahead, self.epsilon, key=self.spent)
 
     def __str__(self) -> str:
         """Say all of it in a line."""

@@ -120,6 +120,13 @@ class SecureClient:
             raise RefusedRequest("this client remembers no roster of a secure sum")
         return self._round.members.plan
 
+    @property
+    def bits(self) -> int:
+        """Those of the round's ring; raises as `plan`."""
+        _ = self.plan
+        assert self._round is not None
+        return self._round.terms.bits
+
     def advertise(self, data: bytes) -> bytes:
         """Begin a round: take `Terms`, return an `Advert`; forget any round before.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -14,23 +13,29 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedsz.arrays import Layout, NDArray
-from fedsz.core.clipping import add_step, parts, stepped
+from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
 from fedsz.flower.mean import Mean
-from fedsz.flower.records import to_array, views_of
+from fedsz.flower.records import to_record, views_of
 from fedsz.flower.refusal import refusing_failures
 from fedsz.flower.strategy import Averaged, Evaluate, StreamingFedAvg
 from fedsz.flower.update import SealedRecord, Update
-from fedsz.flower_compat import KEY_CLIPPING_NORM, make_record
-from fedsz.privacy.budget import ClippingNorm, NoiseAt, PrivacyPlan, Release
+from fedsz.flower_compat import KEY_CLIPPING_NORM
+from fedsz.privacy.budget import ClippingNorm, NoiseAt, PrivacyPlan
 from fedsz.privacy.flower_client import LocalNoise
-from fedsz.privacy.noise import RandomBytes, deviation_of, random_bytes, with_noise
+from fedsz.privacy.noise import (
+    add_floats,
+    add_noise,
+    deviation_of,
+    floats_in,
+    moved_floats,
+    random_bytes,
+)
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.1  # between looks for clients
-_RELEASES, _NORM = "privacy/releases", "privacy/clipping-norm"  # arrays of the state
+_SPENT, _NORM = "privacy/spent", "privacy/clipping-norm"  # arrays of the state
 
 
 class PrivateFedAvg(StreamingFedAvg):
@@ -58,7 +63,7 @@ class PrivateFedAvg(StreamingFedAvg):
         plan: as given.
         clip: what updates are clipped to next.
         clipped_to: what those of the last round were clipped to.
-        releases: what has been released, and how often.
+        releases: how many rounds are spent.
         ended: why the run ends before all rounds that were asked for; "" if it does not.
         on_release: told what `state` returns before clients are asked that add the noise: what they
             reply is released, even if the round never ends.
@@ -90,7 +95,7 @@ class PrivateFedAvg(StreamingFedAvg):
             raise ConfigError("min_replies cannot be above 1 where the server adds the noise")
         self.clip = ClippingNorm(self.plan.clip)
         self.clipped_to = self.clip.norm
-        self.releases = Counter[Release]()
+        self.releases = 0
         self.ended = ""
         self.on_release: Callable[[Mapping[str, NDArray]], None] | None = None
         self._number = self._last = 0  # of this round, and of that after which it ends
@@ -106,25 +111,24 @@ class PrivateFedAvg(StreamingFedAvg):
 
     def state(self) -> dict[str, NDArray]:
         """Return what was spent and the clipping norm."""
-        kept = [(*release, count) for release, count in self.releases.items()]
-        return {
-            _RELEASES: np.array(kept, np.float64).reshape(-1, 3),
-            _NORM: np.array(self.clip.norm, np.float64),
-        }
+        spent = self.plan.multiplier, self.plan.sampling, self.releases
+        return {_SPENT: np.array(spent, np.float64), _NORM: np.array(self.clip.norm, np.float64)}
 
     def restore(self, state: Mapping[str, NDArray]) -> None:
         """Go on with what was spent.
 
         Raises:
-            ConfigError: that is not told.
+            ConfigError: that is not there, or was spent with another noise or sampling.
         """
-        if _RELEASES not in state:
+        if _SPENT not in state:
             raise ConfigError(
                 "what the run has spent is not known: it did not begin under a budget"
             )
-        for multiplier, sampling, count in state[_RELEASES].tolist():
-            self.releases[Release(multiplier, sampling)] = int(count)
-        self.clip.norm = float(state[_NORM])
+        multiplier, sampling, spent = state[_SPENT].tolist()
+        if (multiplier, sampling) != (self.plan.multiplier, self.plan.sampling):
+            began = f"it began with noise of {multiplier:g} and sampling of {sampling:g}"
+            raise ConfigError(f"a run goes on with the plan that it began with: {began}")
+        self.releases, self.clip.norm = int(spent), float(state[_NORM])
 
     def start(
         self,
@@ -139,13 +143,16 @@ class PrivateFedAvg(StreamingFedAvg):
         """Run the rounds that the budget has; see Flower's `Strategy`.
 
         Raises:
-            ConfigError: the budget is spent, or the noise is that of secure sums, and the Grid
-                makes none.
+            ConfigError: the budget is spent; or the noise is that of secure sums, and the Grid
+                makes none, or the other way around.
             TooFewReplies: three rounds in a row did not count.
         """
         plan = self.plan
-        if plan.at == NoiseAt.SUM and not getattr(grid, "is_secure", False):
+        is_secure = getattr(grid, "is_secure", False)
+        if plan.at == NoiseAt.SUM and not is_secure:
             raise ConfigError("noise in the sum needs FedSZGrid(grid, secure=SecureSum())")
+        if plan.at == NoiseAt.CLIENT and is_secure:
+            raise ConfigError("a secure sum has its noise in the sum: give at='sum'")
         rounds = plan.rounds_left(self.releases, num_rounds)
         if num_rounds and not rounds:
             spent = f"epsilon {self.epsilon:.4g} of {plan.epsilon:g} at delta {plan.delta:g}"
@@ -173,14 +180,13 @@ class PrivateFedAvg(StreamingFedAvg):
         while len(nodes := list(grid.get_node_ids())) < max(1, self.min_available_nodes):
             time.sleep(POLL_SECONDS)
         self._number, self.clipped_to = number, self.clip.norm
-        self.releases[self.plan.release] += 1
+        self.releases += 1
         self._sent = views_of(arrays)
         self._expected = self.plan.sampling * len(nodes)
         if self._noises:
             config[KEY_CLIPPING_NORM] = self.clip.norm
         else:
-            summed = self.plan.at == NoiseAt.SUM
-            LocalNoise(self.clip.norm, self.plan.multiplier, summed).write(config)
+            LocalNoise(self.clip.norm, self.plan.multiplier).write(config)
             if self.on_release is not None:
                 self.on_release(self.state())
         config["server-round"] = number
@@ -191,8 +197,8 @@ class PrivateFedAvg(StreamingFedAvg):
         """Return who takes part: each with the same probability, independently."""
         if self.plan.sampling == 1:
             return nodes
-        generator = random_bytes(self.plan.seed, 2 * number)
-        draws = np.frombuffer(generator.bytes(8 * len(nodes)), np.uint64)
+        random = random_bytes(self.plan.seed, 2 * number)
+        draws = np.frombuffer(random(8 * len(nodes)), np.uint64)
         taken = draws < self.plan.sampling * 2.0**64
         return [node for node, takes_part in zip(sorted(nodes), taken, strict=True) if takes_part]
 
@@ -226,7 +232,8 @@ class PrivateFedAvg(StreamingFedAvg):
             if isinstance(record, SealedRecord) and self._noises:
                 record.received = clipped
             with update.clock:
-                mean.add_step(arrays, update.model)
+                add_floats(arrays, update.model, mean.sums)
+                mean.weight += 1
         mean.within += clipped.scale == 1
 
     def _weight(self, metrics: MetricRecord) -> float:  # noqa: ARG002 - all count alike
@@ -236,11 +243,12 @@ class PrivateFedAvg(StreamingFedAvg):
         assert isinstance(mean, _StepSum)
         if not self._noises:
             return mean.onto_start(mean.weight)
-        generator = random_bytes(self.plan.seed, 2 * self._number + 1)
+        random = random_bytes(self.plan.seed, 2 * self._number + 1)
         multiplier, count_deviation = self.clip.split(self.plan.multiplier, self._expected)
-        mean.add_noise(deviation_of(multiplier, self.clip.norm, mean.elements), generator)
+        deviation = deviation_of(multiplier, self.clip.norm, mean.sums.size)
+        add_noise(mean.sums, deviation, random)
         above = int(mean.weight) - mean.within
-        self.clip.follow(mean.within, above, self._expected, count_deviation, generator)
+        self.clip.follow(mean.within, above, self._expected, count_deviation, random)
         return mean.onto_start(self._expected)
 
 
@@ -251,41 +259,14 @@ class _StepSum(Mean):
         start: the round's model, which the sum goes onto.
 
     Attributes:
+        sums: of all floats, one after another.
         within: updates that kept to the norm by themselves.
     """
 
     def __init__(self, start: Mapping[str, NDArray]) -> None:
         super().__init__(start)
-        self._start = start
-        floats = {n: x for n, x in start.items() if x.dtype.kind not in "iub"}
-        self._sums = {n: np.zeros(parts(x).size, np.float64) for n, x in floats.items()}
-        self.within = 0
-
-    def add_step(self, arrays: Mapping[str, NDArray], start: Mapping[str, NDArray]) -> None:
-        """Add the step from one model to another of the same dtypes, or nothing of it.
-
-        Raises:
-            ModelMismatch: they have other names or shapes than the round's model.
-        """
-        Layout.of(self._start).check({name: x.shape for name, x in arrays.items()})
-        for name, sums in self._sums.items():
-            add_step(arrays[name], start[name], sums)
-        self.weight += 1
-
-    @property
-    def elements(self) -> int:
-        """How many numbers the sum has."""
-        return sum(sums.size for sums in self._sums.values())
-
-    def add_noise(self, deviation: float, generator: RandomBytes) -> None:
-        """Round the sum to a grid and add Gaussian noise of a deviation to each element."""
-        for name, sums in self._sums.items():
-            self._sums[name] = with_noise(sums, deviation, generator)
+        self._start, self.sums, self.within = start, np.zeros(floats_in(start), np.float64), 0
 
     def onto_start(self, divisor: float) -> ArrayRecord:
         """Return the round's model, plus the sum over ``divisor``."""
-        record = {}
-        for name, start in self._start.items():
-            sums = self._sums.pop(name, None)
-            record[name] = to_array(start if sums is None else stepped(start, sums / divisor))
-        return make_record(record)
+        return to_record(moved_floats(self._start, self.sums / divisor))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -16,32 +17,32 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz import flower_compat as compat
-from fedsz.arrays import Layout, NDArray
+from fedsz.arrays import NDArray
 from fedsz.core.client import ClientSession
-from fedsz.core.clipping import add_step, parts, stepped
 from fedsz.errors import (
     ConfigError,
     CorruptStream,
-    DivergedUpdate,
     FedszError,
     RefusedRequest,
     TaskError,
     log_failure,
 )
-from fedsz.flower.differential_privacy import (
-    NOISE_MULTIPLIER,
-    NOISE_NORM,
-    NOISE_SUMMED,
-    adds_noise,
-)
+from fedsz.flower.differential_privacy import NOISE_MULTIPLIER, NOISE_NORM, adds_noise
 from fedsz.flower.records import SECURE, TRAIN, passthrough_of, to_record, views_of
 from fedsz.flower.store import Records, RecordStore
 from fedsz.privacy.budget import MOST_NOISE
 from fedsz.privacy.client import Demands, SecureClient
 from fedsz.privacy.identity import Identity
-from fedsz.privacy.noise import RandomBytes, SecureBytes, deviation_of, with_noise
-from fedsz.privacy.quantizer import TokenCodec, TokenPlan
-from fedsz.privacy.ring import Tokens
+from fedsz.privacy.noise import (
+    RandomBytes,
+    add_floats,
+    add_noise,
+    deviation_of,
+    floats_in,
+    moved_floats,
+    norm_of,
+)
+from fedsz.privacy.quantizer import Encoded, TokenCodec, TokenPlan, about
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
 from fedsz.privacy.server import Stage
 from fedsz.transport.node import LASTING
@@ -54,7 +55,7 @@ LEAST: Final = "least-noise"
 # Entries of the record of a secure sum in messages.
 STAGE: Final = "stage"  # the name of a `Stage`
 REQUEST: Final = "request"  # a message of `fedsz.privacy.messages`
-PLAN: Final = "plan"  # a `SumPlan`, where the model is
+PLAN: Final = "plan"  # a `TokenPlan`, where the model is and no noise is asked for
 WEIGHTED_BY: Final = "weighted-by"  # the metric that is the weight
 ANSWER: Final = "answer"
 
@@ -71,22 +72,20 @@ _LEAST: Final = 1e-30  # norm, and multiplier; the largest norm is one over that
 class LocalNoise(NamedTuple):
     """What a server asks clients to do to their updates before they send them.
 
+    In a secure sum it is that of the sum, of which each client adds a share; see
+    `fedsz.privacy.ring_noise`. Else each client adds all of it.
+
     Attributes:
         norm: that a step is clipped to, over all its floats.
         multiplier: the noise's deviation, in norms.
-        summed: whether it is that of a secure sum's noise, of which each client adds a share; see
-            `fedsz.privacy.ring_noise`. Else each adds all of it.
     """
 
     norm: float
     multiplier: float
-    summed: bool = False
 
     def write(self, config: ConfigRecord) -> None:
         """Ask for it in a message's config."""
         config[NOISE_NORM], config[NOISE_MULTIPLIER] = self.norm, self.multiplier
-        if self.summed:
-            config[NOISE_SUMMED] = True
 
     @classmethod
     def asked(cls, content: RecordDict, node_config: Mapping[str, Any]) -> Self | None:
@@ -100,8 +99,7 @@ class LocalNoise(NamedTuple):
         ]
         found = None
         for config in configs[:1]:
-            numbers = float(config[NOISE_NORM]), float(config[NOISE_MULTIPLIER])
-            found = cls(*numbers, summed=bool(config.get(NOISE_SUMMED, False)))
+            found = cls(float(config[NOISE_NORM]), float(config[NOISE_MULTIPLIER]))
         if found and not (
             _LEAST <= found.norm <= 1 / _LEAST and _LEAST <= found.multiplier <= MOST_NOISE
         ):
@@ -117,7 +115,7 @@ class LocalNoise(NamedTuple):
         self,
         record: ArrayRecord,
         start: Mapping[str, NDArray],
-        generator: RandomBytes = SecureBytes(),  # noqa: B008 - it has no state
+        random: RandomBytes = os.urandom,
     ) -> ArrayRecord:
         """Return an update clipped and noised, in the dtypes of its start.
 
@@ -126,35 +124,20 @@ class LocalNoise(NamedTuple):
         Args:
             record: what training made of it.
             start: the model that it started from.
-            generator: of the noise.
+            random: of the noise.
 
         Raises:
             ConfigError: it holds what is no number.
             DivergedUpdate: it is not finite.
             ModelMismatch: it has other names or shapes than the start.
         """
-        arrays = views_of(record)
         if passthrough_of(record):
             raise ConfigError("an update with arrays that are no numbers cannot be noised")
-        Layout.of(start).check({name: x.shape for name, x in arrays.items()})
-        steps: dict[str, NDArray] = {}
-        for name, before in start.items():
-            if before.dtype.kind not in "iub":
-                steps[name] = np.zeros(parts(before).size, np.float64)
-                add_step(arrays[name], before, steps[name])
-        norm = math.sqrt(sum(float(np.vdot(step, step)) for step in steps.values()))
-        if not math.isfinite(norm):
-            raise DivergedUpdate("training made NaN or infinities; nothing is sent")
-        scale = min(1.0, self.norm / norm) if norm else 1.0
-        elements = sum(step.size for step in steps.values())
-        deviation = deviation_of(self.multiplier, self.norm, elements)
-        noised = {
-            name: stepped(before, with_noise(scale * steps.pop(name), deviation, generator))
-            if name in steps
-            else before
-            for name, before in start.items()
-        }
-        return to_record(noised)
+        step = np.zeros(floats_in(start), np.float64)
+        add_floats(views_of(record), start, step)
+        step *= self.norm / max(norm_of(step), self.norm)
+        add_noise(step, deviation_of(self.multiplier, self.norm, step.size), random)
+        return to_record(moved_floats(start, step))
 
 
 class SecureMember:
@@ -242,12 +225,8 @@ class SecureMember:
 
         def train(message: Message, context: Context) -> Message:
             noise = LocalNoise.asked(message.content, context.node_config)
-            if noise and noise.summed and not isinstance(message.content.get(SECURE), ConfigRecord):
-                raise RefusedRequest(
-                    "a share of a secure sum's noise, and no secure sum: too little"
-                )
             self._count_round(records)
-            if noise and not noise.summed:
+            if noise and not isinstance(message.content.get(SECURE), ConfigRecord):
                 return _noised(noise, call, message, context)
             return call(message, context)
 
@@ -285,20 +264,30 @@ class SecureMember:
         return Message(RecordDict({SECURE: ConfigRecord({ANSWER: answer})}), reply_to=message)
 
     def masking(
-        self, request: ConfigRecord, message: Message, context: Context, store: RecordStore
-    ) -> Masking:
+        self,
+        request: ConfigRecord,
+        message: Message,
+        context: Context,
+        store: RecordStore,
+        session: ClientSession,
+    ) -> Callable[[Message], None]:
         """Return what masks the reply to a message with a model.
 
-        The store is without secrets until it has.
+        What could not be masked after training is refused before it. The store is without secrets
+        until the reply is masked.
 
         Raises:
-            RefusedRequest: it asks for something else.
+            RefusedRequest: it asks for something else; or noise was added in this round, or in a
+                later one.
             CorruptStream: it has no plan.
+            ConfigError: more or less than one model was sent, or one that has no sum.
+            ModelMismatch: the plan is for another model.
         """
         client = self._client(message, store.records)
         if (stage := _stage(request)) is not Stage.INPUTS:
             raise RefusedRequest(f"a model, and a request for {stage.value}")
-        return Masking(client, request, message, context.node_config, store)
+        noise = LocalNoise.asked(message.content, context.node_config)
+        return _Masking(client, request, noise, store, session).mask
 
     def _client(self, message: Message, records: Records) -> SecureClient:
         """Return the client that the records remember, and take it out of there."""
@@ -307,105 +296,56 @@ class SecureMember:
         return client.restored(kept[_STATE]) if kept else client
 
 
-class Masking:
-    """Masks one reply, after `check`."""
+class _Masking:
+    """Masks one reply."""
 
     def __init__(
         self,
         client: SecureClient,
         request: ConfigRecord,
-        message: Message,
-        node_config: Mapping[str, Any],
+        noise: LocalNoise | None,
         store: RecordStore,
+        session: ClientSession,
     ) -> None:
-        self._client, self._store = client, store
-        self._noise = LocalNoise.asked(message.content, node_config)
-        self._summed = self._noise if self._noise and self._noise.summed else None
-        kind = NoisedPlan if self._summed else TokenPlan
-        self._plan = kind.decode(_bytes(request, PLAN))
+        self._client, self._store, self._session = client, store, session
+        models = {key: x.arrays for key, x in session.models.items()}
+        self._key, self._origin = _only(models, "was sent")
         self._shares = _bytes(request, REQUEST)
         self._weighted_by = str(request.get(WEIGHTED_BY, ""))
-
-    @property
-    def noised_before(self) -> bool:
-        """Whether the reply has all of its noise before it is masked."""
-        return self._noise is not None and not self._noise.summed
-
-    def check(self, session: ClientSession) -> None:
-        """Refuse before training what could not be masked after it.
-
-        That includes a share of noise twice in a turn. Two sums of one round are two releases, and
-        two of other survivors, with the same noise, would tell of few clients. A server that has
-        crashed goes on with its next round.
-
-        Args:
-            session: with the model that training starts from.
-
-        Raises:
-            ConfigError: more or less than one model was sent, or one that has no sum.
-            ModelMismatch: the plan is for another model.
-            RefusedRequest: noise was added in this turn, or in a later one.
-        """
-        if self._summed and self._has_noised(session):
+        self._codec: NoisedCodec | TokenCodec
+        if noise is None:
+            self._codec = TokenCodec(TokenPlan.decode(_bytes(request, PLAN)), self._origin)
+            return
+        # Two sums of one round are two releases, and two of other survivors with the same noise
+        # would tell of few clients. A server that has crashed goes on with its next round.
+        if self._rounds_noised().get(session.request.run.hex(), -1) >= session.request.round:
             raise RefusedRequest("this client has added its share of noise in this round before")
-        self._codec_of(self._origin(session)[1])
-
-    def _codec_of(self, origin: Mapping[str, NDArray]) -> TokenCodec | NoisedCodec:
-        layout = Layout.of(origin)
-        if isinstance(self._plan, NoisedPlan):
-            return NoisedCodec(self._plan, layout)
-        return TokenCodec(self._plan, layout)
-
-    def _has_noised(self, session: ClientSession) -> bool:
-        """Say whether a share of a sum's noise has been added in this round, or in a later one."""
-        then: Any = self._rounds_noised().get(session.request.run.hex(), -1)
-        return bool(then >= session.request.round)
+        self._codec = NoisedCodec(NoisedPlan(client.bits, *noise), self._origin, client.plan)
 
     def _rounds_noised(self) -> dict[str, Any]:
         """Return the last round in which a share of noise was added, by run."""
         note = self._store.records.get(NOISED)
         return dict(note) if isinstance(note, ConfigRecord) else {}
 
-    def _origin(self, session: ClientSession) -> tuple[str, dict[str, NDArray]]:
-        """Return the key and the arrays of the model that was sent, by their names in order."""
-        return _only({key: x.arrays for key, x in session.models.items()}, "was sent")
-
-    def mask(self, reply: Message, session: ClientSession) -> None:
+    def mask(self, reply: Message) -> None:
         """Put masked tokens into the place of a reply's arrays and weight.
-
-        Args:
-            reply: of the app.
-            session: with the model that it started from, and its residual.
 
         Raises:
             ConfigError: the reply has more or less than one model and one weight.
             FedszError: what `SecureClient.mask` and `TokenCodec` raise.
         """
-        key, origin = self._origin(session)
         records = compat.records_in(reply.content, ArrayRecord)
         _, trained = _only({key: views_of(record) for key, record in records.items()}, "is there")
         metrics = compat.records_in(reply.content, MetricRecord)
         weights = [m[self._weighted_by] for m in metrics.values() if self._weighted_by in m]
         if len(weights) != 1 or not isinstance(weights[0], int | float):
             raise ConfigError(f"a reply has one number {self._weighted_by!r}, got {len(weights)}")
-        codec, residual = self._codec_of(origin), None
-        if isinstance(codec, NoisedCodec):
-            rounds = self._rounds_noised()
-            rounds.pop(run := session.request.run.hex(), None)
-            last = [*rounds.items(), (run, session.request.round)][-_RUNS:]
-            self._store.records[NOISED] = ConfigRecord(dict(last))
-            tokens = self._noised(codec, trained, origin)
-        else:
-            feeds_back = session.request.settings.feedback_decay is not None
-            before = session.residuals(key) if feeds_back else {}
-            # Noise is of the update alone: in the sum of weights, examples would have none.
-            weight = 1 if self._noise else _whole_weight(weights[0])
-            encoded = codec.encode(trained, origin, weight, before)
-            tokens, residual = encoded.tokens, encoded.residual if feeds_back else None
-        masked = self._client.mask(self._shares, tokens, self._plan.about(origin))
+        encoded = self._encoded(trained, weights[0])
+        tokens_about = about(self._codec.plan, self._origin)
+        masked = self._client.mask(self._shares, encoded.tokens, tokens_about)
         _keep(self._client, self._store.records)
-        if residual is not None:
-            session.keep_residuals(key, residual)
+        if encoded.residual:
+            self._session.keep_residuals(self._key, encoded.residual)
         others = {
             key: _without(record, self._weighted_by)
             for key, record in reply.content.items()
@@ -413,26 +353,22 @@ class Masking:
         }
         reply.content = RecordDict({**others, SECURE: ConfigRecord({ANSWER: masked})})
 
-    def _noised(
-        self, codec: NoisedCodec, trained: Mapping[str, NDArray], origin: Mapping[str, NDArray]
-    ) -> Tokens:
-        """Return tokens with this client's share of the noise.
-
-        Raises:
-            RefusedRequest: the sum is not sure to have the noise that the server says.
-        """
-        assert self._summed is not None
-        members = self._client.plan
-        have = codec.multiplier(members) if codec.plan.norm == self._summed.norm else 0.0
-        if have < self._summed.multiplier:
-            raise RefusedRequest(
-                f"the sum would have noise of {have:.4g} clipping norms, and the server says"
-                f" {self._summed.multiplier:.4g}"
-            )
-        tokens, limited = codec.encode(trained, origin, members)
-        if limited:
-            logger.info("%d of %d elements of the update were at their limit", limited, codec.count)
-        return tokens
+    def _encoded(self, trained: Mapping[str, NDArray], weight: float) -> Encoded:
+        request = self._session.request
+        if isinstance(self._codec, TokenCodec):
+            feeds_back = request.settings.feedback_decay is not None
+            before = self._session.residuals(self._key) if feeds_back else {}
+            encoded = self._codec.encode(trained, _whole_weight(weight), before)
+            return encoded if feeds_back else encoded._replace(residual={})
+        rounds = self._rounds_noised()
+        rounds.pop(run := request.run.hex(), None)
+        last = [*rounds.items(), (run, request.round)][-_RUNS:]
+        self._store.records[NOISED] = ConfigRecord(dict(last))
+        encoded = self._codec.encode(trained)
+        if encoded.clipped:
+            count = self._codec.count
+            logger.info("%d of %d elements were at their limit", encoded.clipped, count)
+        return encoded
 
 
 def _noised(

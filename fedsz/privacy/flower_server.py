@@ -17,7 +17,7 @@ import msgspec
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedsz import flower_compat as compat
-from fedsz.arrays import Layout, NDArray
+from fedsz.arrays import NDArray
 from fedsz.core.protocol import ReplyNote
 from fedsz.errors import (
     AbortedRound,
@@ -38,8 +38,8 @@ from fedsz.flower.update import Update
 from fedsz.privacy.flower_client import ANSWER, PLAN, REQUEST, STAGE, WEIGHTED_BY, LocalNoise
 from fedsz.privacy.graph import Assumptions
 from fedsz.privacy.identity import CertificateVerifier
-from fedsz.privacy.plans import MAX_BITS, MIN_BITS, layout_digest
-from fedsz.privacy.quantizer import MAX_WEIGHT, Learned, TokenCodec, moved
+from fedsz.privacy.quantizer import Learned, TokenCodec, about, moved
+from fedsz.privacy.ring import MAX_BITS, MIN_BITS
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
 from fedsz.privacy.server import SecureServer, Stage, planned
 from fedsz.transport.replies import is_averaged
@@ -47,6 +47,8 @@ from fedsz.transport.replies import is_averaged
 logger = logging.getLogger("flwr.fedsz")
 
 DROPPED_OUT: Final = "dropped out of a secure sum"
+STAGE_SECONDS: Final = 300.0  # that clients have for a message without a model
+MOST_EXAMPLES: Final = 1024  # that a client weighs at most in the first round
 MOST_SPOILT: Final = 3  # rounds in a row that shares have spoilt
 _STATE: Final = "secure"  # the record of a state that is of secure sums
 _NAMED: Final = 10  # nodes in an error
@@ -60,17 +62,13 @@ class SecureSum:
         bits: of the ring, 2 to 32: so many for each parameter on the uplink.
         assumed: what a round withstands: who colludes, who drops out, whether keys are signed.
         verifier: checks signatures, if keys are signed.
-        most_examples: from which on a client weighs no more, in the first round. Later it is twice
-            the mean weight of the round before.
-        stage_timeout: seconds that clients have for a message without a model.
         strategy_averages: whether the strategy is known to average. It is given the mean in place
             of each update: a median or Krum of these would look as if it was robust.
             `StreamingFedAvg` and `PrivateFedAvg` say of themselves that they average. For any
             other, such as Flower's FedAvg and FedAdam, you say so here.
 
     Raises:
-        ConfigError: bits or most_examples are out of range, or keys are to be signed and nobody
-            checks that.
+        ConfigError: bits are out of range, or keys are to be signed and nobody checks that.
 
     Examples:
         >>> from fedsz.flower import FedSZGrid, LocalGrid, SecureSum, make_client_app
@@ -81,22 +79,13 @@ class SecureSum:
     bits: int = 16
     assumed: Assumptions = field(default_factory=Assumptions)
     verifier: CertificateVerifier | None = None
-    most_examples: int = 1024
-    stage_timeout: float = 300.0
     strategy_averages: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or not MIN_BITS <= self.bits <= MAX_BITS:
             what = f"a secure sum takes a whole number of bits from {MIN_BITS} to {MAX_BITS}"
             raise ConfigError(f"{what}, got {self.bits}")
-        if not 1 <= self.most_examples <= MAX_WEIGHT:
-            what = f"a client's largest weight lies in [1, {MAX_WEIGHT}]"
-            raise ConfigError(f"{what}, got {self.most_examples}")
         SecureServer(1, 1, self.assumed, self.verifier)
-
-    def first_round(self) -> Learned:
-        """Return what is known before the first round of a run."""
-        return Learned(self.most_examples)
 
     def of_run(
         self, grid: FedSZGrid, statistics: RoundStatistics, weighted_by: str
@@ -146,7 +135,7 @@ class SecureRounds:
         self._begin_run()
 
     def _begin_run(self) -> None:
-        self._known = self._options.first_round()
+        self._known = Learned(MOST_EXAMPLES)
         self._spoilt: list[Counter[int]] = []  # suspects of the last rounds, none of which counted
 
     def state(self) -> dict[str, ConfigRecord]:
@@ -262,15 +251,11 @@ class SecureRounds:
             ConfigError: the ring is too small for the first round.
         """
         noise, bits = LocalNoise.asked(message.content, {}), self._options.bits
-        if not noise or not noise.summed:
+        if not noise:
             return self._known.codec(model, clients, bits)
-        layout = Layout.of(model)
-        plan = NoisedPlan(
-            layout=layout_digest(layout), bits=bits, norm=noise.norm, multiplier=noise.multiplier
-        )
-        codec, members = NoisedCodec(plan, layout), planned(clients, self._options.assumed)
+        members = planned(clients, self._options.assumed)
         try:
-            share = codec.share(members)
+            codec = NoisedCodec(NoisedPlan(bits, *noise), model, members)
         except ConfigError as err:
             if not self._known.done:
                 raise
@@ -279,7 +264,7 @@ class SecureRounds:
             logger.info(
                 "fedsz: each of %d clients adds noise of %.4g steps; rounding makes it %.1f %%"
                 " larger than without a grid; nothing is fed back",
-                clients, share.sigma, 100 * (share.growth - 1),
+                clients, codec.share.sigma, 100 * (codec.share.growth - 1),
             )  # fmt: skip
         return codec
 
@@ -288,12 +273,11 @@ class SecureRounds:
         self._go_through(round_, timeout)
         total, codec = round_.server.total, round_.codec
         assert total is not None
-        survivors = total.survivors
+        survivors, members = total.survivors, round_.server.members.plan
+        if isinstance(codec, NoisedCodec):  # shares are of those who are on the roster
+            codec = NoisedCodec(codec.plan, round_.model, members)
         try:
-            if isinstance(codec, NoisedCodec):
-                found = codec.decode(total.tokens, len(survivors), round_.server.members.plan)
-            else:
-                found = codec.decode(total.tokens, len(survivors))
+            found = codec.decode(total.tokens, len(survivors))
         except CorruptStream as err:  # somebody has sent other tokens than those of a step
             raise AbortedRound(str(err)) from err
         if not found.weight:
@@ -339,12 +323,12 @@ class SecureRounds:
         for node in sorted(asked):
             request = round_.opened[node]
             says: dict[str, Any] = {STAGE: Stage.INPUTS.name, REQUEST: asked[node]}
-            says |= {PLAN: plan.encode(), WEIGHTED_BY: self._weighted_by}
+            says |= {PLAN: msgspec.msgpack.encode(plan), WEIGHTED_BY: self._weighted_by}
             request.message.content[SECURE] = ConfigRecord(says)
             going.append(request)
         if going:  # tokens are relative to the clients' reference model
             reference = going[0].models[key].reference.arrays
-            round_.server.about = plan.about(dict(sorted(reference.items())))
+            round_.server.about = about(plan, dict(sorted(reference.items())))
         for node, reply in self._taken(round_.server, self._grid.outcomes(going, timeout), key):
             round_.updates[node] = masked_update(reply, round_.model)
             content = {name: r for name, r in reply.content.items() if name != SECURE}
@@ -355,13 +339,12 @@ class SecureRounds:
         self, round_: _Round, asked: Mapping[int, bytes], timeout: float | None
     ) -> list[Message]:
         """Send messages without a model, and return the replies."""
-        limit = self._options.stage_timeout
-        limit = limit if timeout is None else min(limit, timeout)
+        limit = STAGE_SECONDS if timeout is None else min(STAGE_SECONDS, timeout)
         out, stage = [], round_.server.stage
         for node, request in asked.items():
-            about = round_.opened[node].message.metadata
+            opened = round_.opened[node].message.metadata
             content = RecordDict({SECURE: ConfigRecord({STAGE: stage.name, REQUEST: request})})
-            out.append(Message(content, node, about.message_type, group_id=about.group_id))
+            out.append(Message(content, node, opened.message_type, group_id=opened.group_id))
         self._statistics.sent(0, sum(map(len, asked.values())))
         return list(self._grid.inner.send_and_receive(out, timeout=limit))
 

@@ -8,38 +8,27 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import numpy as np
 
-from fedsz.arrays import NDArray, chunks
-from fedsz.errors import ConfigError
+from fedsz.arrays import Layout, NDArray, chunks
+from fedsz.core.clipping import add_step, parts, stepped
+from fedsz.errors import ConfigError, DivergedUpdate
 
 FINE: Final = 32  # bits: how much smaller than the noise's deviation a step of the grid is
 WIDEST: Final = 2.0**40  # steps: the largest deviation, so that sums of many stay below 2^63
 
-
-class RandomBytes(Protocol):
-    """Where random bytes come from; numpy's Generator is one, of bytes that can be repeated."""
-
-    def bytes(self, length: int, /) -> bytes:
-        """Return so many."""
+RandomBytes = Callable[[int], bytes]  # returns so many
 
 
-class SecureBytes:
-    """The operating system's cryptographically secure generator."""
-
-    def bytes(self, length: int, /) -> bytes:
-        """Return so many bytes, which nobody can foresee."""
-        return os.urandom(length)
-
-
-def random_bytes(seed: int | None, turn: int = 0) -> RandomBytes:
+def random_bytes(seed: int | None, number: int = 0) -> RandomBytes:
     """Return a secure generator; with a seed, one that tests can repeat and anybody can foresee."""
-    return SecureBytes() if seed is None else np.random.default_rng((seed, turn))
+    return os.urandom if seed is None else np.random.default_rng((seed, number)).bytes
 
 
-def noise(count: int, sigma: float, generator: RandomBytes) -> NDArray:
+def noise(count: int, sigma: float, random: RandomBytes) -> NDArray:
     """Return ``count`` independent draws of the discrete Gaussian of parameter ``sigma``, int64.
 
     Its mass at k is proportional to exp(-k^2 / (2 sigma^2)). Rejection from a discrete Laplace, as
@@ -49,7 +38,7 @@ def noise(count: int, sigma: float, generator: RandomBytes) -> NDArray:
     Args:
         count: 0 or more.
         sigma: in steps of the grid, above 0 and up to `WIDEST`.
-        generator: `SecureBytes`, or for tests ``numpy.random.default_rng(seed)``.
+        random: `os.urandom`, or for tests ``numpy.random.default_rng(seed).bytes``.
 
     Raises:
         ConfigError: sigma is out of range.
@@ -61,17 +50,17 @@ def noise(count: int, sigma: float, generator: RandomBytes) -> NDArray:
         part = out[here]
         filled = 0
         while filled < part.size:
-            draws = _candidates(3 * (part.size - filled) + 16, sigma, generator)
+            draws = _candidates(3 * (part.size - filled) + 16, sigma, random)
             draws = draws[: part.size - filled]
             part[filled : filled + draws.size] = draws
             filled += draws.size
     return out
 
 
-def _candidates(count: int, sigma: float, generator: RandomBytes) -> NDArray:
+def _candidates(count: int, sigma: float, random: RandomBytes) -> NDArray:
     """Return those of ``count`` draws of a discrete Laplace that are accepted."""
     scale = 1 << max(0, math.ceil(math.log2(sigma)))  # a power of two: its remainders are uniform
-    low, high, last = np.frombuffer(generator.bytes(24 * count), np.uint64).reshape(3, count)
+    low, high, last = np.frombuffer(random(24 * count), np.uint64).reshape(3, count)
     rest = (low >> np.uint64(1)) & np.uint64(scale - 1)
     # floor(-ln u) is at least k with probability exp(-k).
     turns = np.floor(-np.log(_uniform(high))).astype(np.int64)
@@ -90,21 +79,18 @@ def _uniform(bits: NDArray) -> NDArray:
     return ((bits >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53
 
 
-def with_noise(x: NDArray, deviation: float, generator: RandomBytes) -> NDArray:
-    """Return ``x``, rounded to a grid, plus discrete Gaussian noise on it, in float64.
+def add_noise(x: NDArray, deviation: float, random: RandomBytes) -> None:
+    """Round ``x`` to a grid and add discrete Gaussian noise on it, in place.
 
     Args:
-        x: finite, in float64.
+        x: flat float64, finite.
         deviation: of the noise, in the unit of ``x``, above 0; of the grid, see `grid_of`.
-        generator: see `noise`.
+        random: see `noise`.
     """
     grid = grid_of(deviation)
-    flat = x.reshape(-1)
-    out = np.empty(flat.size, np.float64)
-    for here in chunks(flat.size):
-        steps = np.rint(flat[here] / grid) + noise(flat[here].size, deviation / grid, generator)
-        out[here] = steps * grid
-    return out.reshape(x.shape)
+    for here in chunks(x.size):
+        steps = np.rint(x[here] / grid) + noise(x[here].size, deviation / grid, random)
+        x[here] = steps * grid
 
 
 def grid_of(deviation: float) -> float:
@@ -120,3 +106,49 @@ def deviation_of(multiplier: float, norm: float, elements: int) -> float:
     """
     plain = multiplier * norm
     return multiplier * (norm + 2 * grid_of(plain) * math.sqrt(elements))
+
+
+def floats_in(model: Mapping[str, NDArray]) -> int:
+    """Return how many floats a model has; a complex number is two."""
+    return sum(parts(x).size for x in model.values() if x.dtype.kind not in "iub")
+
+
+def add_floats(x: Mapping[str, NDArray], start: Mapping[str, NDArray], sums: NDArray) -> None:
+    """Add how far all floats have moved to flat float64, in the order of ``start``.
+
+    Where ``start`` is not finite, nothing is added. Whole numbers and bools do not count.
+
+    Args:
+        x: a model.
+        start: another of its names, shapes and dtypes.
+        sums: one for each of `floats_in`.
+
+    Raises:
+        ModelMismatch: ``x`` has other names or shapes than ``start``.
+    """
+    Layout.of(start).check({name: array.shape for name, array in x.items()})
+    at = 0
+    for name, before in start.items():
+        if before.dtype.kind not in "iub":
+            size = parts(before).size
+            with np.errstate(over="ignore", invalid="ignore"):
+                add_step(x[name], before, sums[at : at + size])
+            at += size
+
+
+def moved_floats(start: Mapping[str, NDArray], step: NDArray) -> dict[str, NDArray]:
+    """Return a model with its floats moved by flat float64, in its own dtypes and their ranges."""
+    out, at = {}, 0
+    for name, before in start.items():
+        size = 0 if before.dtype.kind in "iub" else parts(before).size
+        out[name] = stepped(before, step[at : at + size]) if size else before
+        at += size
+    return out
+
+
+def norm_of(step: NDArray) -> float:
+    """Return the norm of an update; raise `DivergedUpdate` if it is not finite."""
+    norm = math.sqrt(float(np.vdot(step, step)))
+    if not math.isfinite(norm):
+        raise DivergedUpdate("training made NaN or infinities; nothing is sent")
+    return norm

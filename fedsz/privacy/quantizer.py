@@ -24,23 +24,23 @@ is refused, or another mean.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import msgspec
 import numpy as np
 
-from fedsz.arrays import Layout, NDArray
+from fedsz.arrays import COMPLEX_DTYPES, DTYPE_NAMES, Buffer, Layout, NDArray
 from fedsz.codecs import _ring
 from fedsz.codecs.spread import energy
 from fedsz.core.clipping import stepped
 from fedsz.core.partition import PARAMETERS, is_lossy
 from fedsz.errors import ConfigError, CorruptStream, DivergedUpdate, ModelMismatch
-from fedsz.privacy.plans import Positive, Sum, SumPlan, layout_digest
-from fedsz.privacy.ring import Ring, Tokens
+from fedsz.privacy.ring import MAX_BITS, MIN_BITS, Ring, Tokens
 
+MAX_BYTES: Final = 1 << 20  # of a plan
 MAX_TENSORS: Final = 1 << 16
 MAX_CLIENTS: Final = 1 << 20
 NUMBERS: Final = 1 << 24  # values that a number in digits has, or more
@@ -61,33 +61,48 @@ _LARGEST: Final = 1e30
 _SMALLEST: Final = 1e-15  # or the scale of a tensor that does not train would become 0
 
 
-class TokenPlan(
-    SumPlan, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, tag=True
-):
-    """The plan of a round without noise in the sum.
+# Squares, products and quotients of two of them are floats.
+_Scale = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]
+
+
+class TokenPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+    """The plan of a round without noise in the sum; the server makes it, and everybody may know it.
 
     Attributes:
+        bits: of the ring.
         clients: whose tokens may be added up, at most.
         cap: the largest weight; a client of more counts as one of this.
         scales: of each tensor, in the model's order: the root mean square of the elements that
             clients have to send; of an exact tensor, how far an element may move.
 
     Raises:
-        ConfigError: a scale is out of range, or a ring of so many bits is too small
-            for the clients.
+        ConfigError: a ring of so many bits is too small for the clients.
     """
 
+    bits: Annotated[int, msgspec.Meta(ge=MIN_BITS, le=MAX_BITS)]
     clients: Annotated[int, msgspec.Meta(ge=1, le=MAX_CLIENTS)]
     cap: Annotated[int, msgspec.Meta(ge=1, le=MAX_WEIGHT)]
-    scales: Annotated[tuple[Positive, ...], msgspec.Meta(max_length=MAX_TENSORS)]
+    scales: Annotated[tuple[_Scale, ...], msgspec.Meta(max_length=MAX_TENSORS)]
 
     def __post_init__(self) -> None:
         if self.most < 1:
             need = (2 * self.clients).bit_length()
             what = f"values of {self.clients} clients need a ring of {need} bits or more"
             raise ConfigError(f"{what}, got {self.bits}")
-        if not all(1e-30 <= scale <= 1e30 for scale in self.scales):
-            raise ConfigError("a scale of a plan lies in [1e-30, 1e30]")
+
+    @classmethod
+    def decode(cls, data: Buffer) -> Self:
+        """Return the plan that these bytes are, in MessagePack.
+
+        Raises:
+            CorruptStream: they are no such plan, or more than `MAX_BYTES`.
+        """
+        if len(data) > MAX_BYTES:
+            raise CorruptStream(f"a plan of {len(data)} bytes; have {MAX_BYTES} at most")
+        try:
+            return msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.DecodeError, ConfigError) as err:
+            raise CorruptStream(f"no plan of a secure sum: {err}") from err
 
     @property
     def most(self) -> int:
@@ -116,18 +131,12 @@ class TokenPlan(
             count, room = count + 1, room * self.base
         return count
 
-    def require(self, layout: Layout) -> None:
-        """Raise `ModelMismatch` unless the plan is for a model of this layout."""
-        if self.layout != layout_digest(layout) or len(self.scales) != len(layout.shapes):
-            raise ModelMismatch("the plan of a secure sum is for another model")
-
 
 # msgspec learns a type on its first use. Another thread that uses it meanwhile ends the process.
 msgspec.msgpack.Decoder(TokenPlan)
 
 
-@dataclass(frozen=True)
-class Encoded:
+class Encoded(NamedTuple):
     """What a client sends, and what it keeps.
 
     Attributes:
@@ -141,12 +150,26 @@ class Encoded:
     clipped: int
 
 
+class Sum(NamedTuple):
+    """What a sum of tokens says.
+
+    Attributes:
+        step: the mean update by tensor, in float32 or float64; 0 everywhere if all weights are 0.
+        weight: the sum of the clients' weights.
+        scales: by tensor, of the next round's grids; none if these do not follow from the sum.
+    """
+
+    step: dict[str, NDArray]
+    weight: int
+    scales: dict[str, float]
+
+
 class TokenCodec:
     """Turns updates into tokens as a plan says, and their sum into the mean update.
 
     Args:
         plan: of the round.
-        layout: of the model.
+        start: the model that training begins with.
 
     Attributes:
         sent: by tensor that is not exact, the distance between two tokens' values.
@@ -154,12 +177,15 @@ class TokenCodec:
         dtype: of tokens.
 
     Raises:
+        ConfigError: the model has complex numbers.
         ModelMismatch: the plan is for another model.
     """
 
-    def __init__(self, plan: TokenPlan, layout: Layout) -> None:
-        plan.require(layout)
-        self.plan, self.layout = plan, layout
+    def __init__(self, plan: TokenPlan, start: Mapping[str, NDArray]) -> None:
+        self.plan, self._start, self.layout = plan, start, (layout := Layout.of(start))
+        require_real(layout)
+        if len(plan.scales) != len(layout.shapes):
+            raise ModelMismatch("the plan of a secure sum is for another model")
         self._scales = dict(zip(layout.shapes, plan.scales, strict=True))
         self._sizes = {name: math.prod(shape) for name, shape in layout.shapes.items()}
         self.exact = [name for name in layout.shapes if is_exact(name, layout)]
@@ -184,17 +210,12 @@ class TokenCodec:
         return sum(self._sizes[name] for name in self.sent)
 
     def encode(
-        self,
-        trained: Mapping[str, NDArray],
-        start: Mapping[str, NDArray],
-        weight: int,
-        residual: Mapping[str, NDArray],
+        self, trained: Mapping[str, NDArray], weight: int, residual: Mapping[str, NDArray]
     ) -> Encoded:
         """Return the tokens of a client's update.
 
         Args:
             trained: the model after training.
-            start: the model that training began with.
             weight: of the client, such as its number of examples, 0 or more.
             residual: `Encoded.residual` of the client's round before; those of other shapes do not
                 count.
@@ -202,11 +223,10 @@ class TokenCodec:
         Raises:
             DivergedUpdate: an element of a floating-point tensor is not finite, or moves further
                 than float32 has numbers.
-            ModelMismatch: one of the models has another layout than the plan is for.
+            ModelMismatch: it has another layout than the model before.
         """
-        plan, left, clipped = self.plan, {}, 0
+        plan, start, left, clipped = self.plan, self._start, {}, 0
         self.layout.check({name: x.shape for name, x in trained.items()})
-        self.layout.check({name: x.shape for name, x in start.items()})
         used = min(weight, plan.cap)
         part = used / plan.cap
         energies: list[float] = []
@@ -324,17 +344,10 @@ class Learned(msgspec.Struct):
             bits: of the ring, 2 to 32.
 
         Raises:
-            ConfigError: the ring is too small for so many clients.
+            ConfigError: the ring is too small for so many clients, or the model has complex
+                numbers.
         """
-        layout = Layout.of(model)
-        plan = TokenPlan(
-            layout=layout_digest(layout),
-            clients=clients,
-            bits=bits,
-            cap=self.cap,
-            scales=scales_of(model, self.scales),
-        )
-        return TokenCodec(plan, layout)
+        return TokenCodec(TokenPlan(bits, clients, self.cap, scales_of(model, self.scales)), model)
 
     def learn(self, found: Sum, clients: int) -> None:
         """Go by what the sum of a round has told, of so many clients."""
@@ -342,6 +355,27 @@ class Learned(msgspec.Struct):
         self.cap = min(max(math.ceil(_WEIGHTS * mean), 1), MAX_WEIGHT)
         self.scales = {name: x * before / self.cap for name, x in found.scales.items()}
         self.done += 1
+
+
+def about(plan: msgspec.Struct, start: Mapping[str, NDArray]) -> bytes:
+    """Return SHA-256 over a plan and the model that training begins with, in order.
+
+    Updates from other models, or in other steps, must not be added up: the largest would be all
+    that is seen of the sum.
+    """
+    hashed = hashlib.sha256(msgspec.msgpack.encode(plan))
+    for name, x in start.items():
+        head = f"{name}\0{DTYPE_NAMES[x.dtype]}\0{','.join(map(str, x.shape))}\0"
+        hashed.update(head.encode("utf-8", "surrogatepass"))
+        hashed.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8).data)
+    return hashed.digest()
+
+
+def require_real(layout: Layout) -> None:
+    """Raise `ConfigError` if a tensor is complex: such have no sum of tokens."""
+    for name, dtype in layout.dtypes.items():
+        if dtype in COMPLEX_DTYPES:
+            raise ConfigError(f"{name!r} is {dtype}: secure sums have no complex numbers")
 
 
 def is_exact(name: str, layout: Layout) -> bool:
@@ -424,23 +458,14 @@ def step_of(name: str, x: NDArray, base: NDArray, dtype: Any) -> NDArray:
     Raises:
         DivergedUpdate: it is not finite.
     """
-    if x.dtype.kind in "iub":
-        return _whole_step(x, base).astype(dtype)
+    if x.dtype.kind in "iub":  # of 8 bytes, modulo 2^64
+        return (x.reshape(-1).astype(np.int64) - base.reshape(-1).astype(np.int64)).astype(dtype)
     wide = np.result_type(dtype, np.float64 if x.dtype == np.float64 else dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         difference = x.reshape(-1).astype(wide) - base.reshape(-1).astype(wide)
         step: NDArray = difference.astype(dtype)
     if not np.isfinite(step).all():
         raise DivergedUpdate(f"{name!r} has moved by what is not finite; nothing is sent")
-    return step
-
-
-def _whole_step(x: NDArray, base: NDArray) -> NDArray:
-    """Return x - base of whole numbers, int64: of 8 bytes, modulo 2^64."""
-    x, base = x.reshape(-1), base.reshape(-1)
-    if x.dtype.itemsize < 8:
-        return x.astype(np.int64) - base.astype(np.int64)
-    step: NDArray = np.subtract(x, base).view(np.int64)
     return step
 
 

@@ -24,6 +24,7 @@ from fedsz.arrays import Buffer
 from fedsz.codecs import _ring
 from fedsz.errors import ConfigError, CorruptStream
 
+MIN_BITS: Final = 2  # of a secure sum
 MAX_BITS: Final = 32
 
 _NONCE: Final = bytes(16)

@@ -25,6 +25,7 @@ nothing is told.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -32,41 +33,41 @@ import msgspec
 import numpy as np
 
 from fedsz.arrays import Layout, NDArray, chunks
-from fedsz.core.clipping import add_step
-from fedsz.errors import ConfigError, CorruptStream, DivergedUpdate, ModelMismatch
-from fedsz.privacy.budget import multiplier_of_sum
+from fedsz.errors import ConfigError, CorruptStream
 from fedsz.privacy.graph import Plan
-from fedsz.privacy.noise import RandomBytes, SecureBytes, noise
-from fedsz.privacy.plans import MAX_BITS, Positive, Sum, SumPlan, layout_digest
-from fedsz.privacy.ring import Ring, Tokens
+from fedsz.privacy.noise import RandomBytes, add_floats, floats_in, noise, norm_of
+from fedsz.privacy.quantizer import Encoded, Sum, require_real
+from fedsz.privacy.ring import MAX_BITS, Ring, Tokens
 
 OVERFLOW: Final = 40  # bits
 MOST_GROWTH: Final = 1.5  # of the noise, by rounding: a coarser grid is refused
 # The largest element, before noise: so many times one client's noise, or if that is more, so many
 _NOISES: Final = 2.0
 _MEANS: Final = 8.0  # times the elements of an update of the norm whose elements are all alike.
-_LEAST_SIGMA: Final = 2.0  # steps; a sum of such noise is as good as a discrete Gaussian
-_ABOVE: Final = 1 + 1e-6  # times the noise that is asked for: what such a sum lacks
+LEAST_SIGMA: Final = 2.0  # steps
+# Times the noise that is asked for. A sum of discrete Gaussians is none, but its Renyi divergences
+# are at most those of a Gaussian of nearly its deviation: proposition 14 there. Of `LEAST_SIGMA`
+# and more, of d numbers and up to 2^14 clients, what it lacks is below this.
+ABOVE: Final = 1 + 1e-6
 _MOST_STEPS: Final = 1 << 30  # of a norm
 _TRIES: Final = 64  # of rounding, each of which is taken with a probability of 1 - exp(-1/2)
 _SHORTER: Final = 1 - 1e-9  # than the norm: what sums in float64 lose
 
 
-class NoisedPlan(
-    SumPlan, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, tag=True
-):
-    """The plan of a round whose clients add noise to the sum.
+class NoisedPlan(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The plan of a round whose clients add noise to the sum; nobody sends it.
+
+    The terms of the round and the noise that is asked for say all of it.
 
     Attributes:
+        bits: of the ring.
         norm: that each update is clipped to, in the unit of the weights.
         multiplier: deviation of the sum's noise, in norms: of the fewest honest survivors.
     """
 
-    norm: Positive
-    multiplier: Positive
-
-
-msgspec.msgpack.Decoder(NoisedPlan)  # learned before any thread uses it
+    bits: int
+    norm: float
+    multiplier: float
 
 
 class NoiseShare(NamedTuple):
@@ -116,13 +117,13 @@ def share_of(plan: NoisedPlan, elements: int, members: Plan) -> NoiseShare:
 
     def at(norm: int) -> NoiseShare:
         moves = math.sqrt(norm**2 + elements / 4 + norm + math.sqrt(elements) / 2)
-        sigma = _ABOVE * plan.multiplier * moves / math.sqrt(honest)
+        sigma = ABOVE * plan.multiplier * moves / math.sqrt(honest)
         limit = math.ceil(max(_NOISES * sigma, _MEANS * norm / math.sqrt(elements)))
         return NoiseShare(norm, min(norm, limit), sigma, moves)
 
     def is_fine(norm: int) -> bool:
         share = at(norm)
-        return share.sigma >= _LEAST_SIGMA and share.growth <= MOST_GROWTH
+        return share.sigma >= LEAST_SIGMA and share.growth <= MOST_GROWTH
 
     least = _first(is_fine)
     if (need := at(least).bits(members.clients, elements)) > plan.bits:
@@ -148,104 +149,73 @@ class NoisedCodec:
 
     Args:
         plan: of the round.
-        layout: of the model.
+        start: the model that training begins with; where it is not finite, nothing moves.
+        members: what follows from the number of members.
+
+    Attributes:
+        sent: the names of tensors of floats.
+        count: how many tokens each client sends: one for each float.
+        share: what each client adds.
 
     Raises:
-        ConfigError: the model has no floats, or complex numbers.
-        ModelMismatch: the plan is for another model.
+        ConfigError: the model has no floats, or complex numbers; or as `share_of`.
     """
 
-    def __init__(self, plan: NoisedPlan, layout: Layout) -> None:
-        if plan.layout != layout_digest(layout):
-            raise ModelMismatch("the plan of a secure sum with noise is for another model")
-        self.plan, self.layout = plan, layout
-        self.sent = {
-            name: math.prod(shape)
-            for name, shape in layout.shapes.items()
-            if layout.dtypes[name].kind not in "iub"
-        }
+    def __init__(self, plan: NoisedPlan, start: Mapping[str, NDArray], members: Plan) -> None:
+        self._layout, self.plan, self._start = Layout.of(start), plan, start
+        require_real(self._layout)
+        self.count = floats_in(start)
+        self.sent = [name for name, x in start.items() if x.dtype.kind not in "iub"]
         if not self.count:
             raise ConfigError("a model without floats has nothing that noise could hide")
+        self.share = share_of(plan, self.count, members)
 
-    @property
-    def count(self) -> int:
-        """How many tokens each client sends: one for each float."""
-        return sum(self.sent.values())
-
-    def share(self, members: Plan) -> NoiseShare:
-        """Return what each client adds; raises as `share_of`."""
-        return share_of(self.plan, self.count, members)
-
-    def multiplier(self, members: Plan) -> float:
-        """Return what is accounted: the sum's noise over the most that a client moves it."""
-        share, honest = self.share(members), members.least - members.corrupt
-        return multiplier_of_sum(share.sigma, honest, share.moves, self.count)
-
-    def encode(
-        self,
-        trained: Mapping[str, NDArray],
-        start: Mapping[str, NDArray],
-        members: Plan,
-        generator: RandomBytes = SecureBytes(),  # noqa: B008 - it has no state
-    ) -> tuple[Tokens, int]:
-        """Return the tokens of a client's update, and how many elements were at their limit.
+    def encode(self, trained: Mapping[str, NDArray], random: RandomBytes = os.urandom) -> Encoded:
+        """Return the tokens of a client's update, and nothing to feed back.
 
         Args:
             trained: the model after training.
-            start: the model that training began with; where it is not finite, nothing moves.
-            members: what follows from the number of members.
-            generator: of roundings and noise.
+            random: of roundings and noise.
 
         Raises:
             DivergedUpdate: the update, or its norm in float64, is not finite.
-            ModelMismatch: one of the models has another layout than the plan is for.
+            ModelMismatch: it has another layout than the model before.
         """
-        for model in (trained, start):
-            self.layout.check({name: x.shape for name, x in model.items()})
-        share, at = self.share(members), 0
-        steps = np.zeros(self.count, np.float64)
-        for name, size in self.sent.items():
-            with np.errstate(over="ignore", invalid="ignore"):
-                add_step(trained[name], start[name], steps[at : at + size])
-            at += size
-        norm = math.sqrt(float(np.vdot(steps, steps)))
-        if not math.isfinite(norm):
-            raise DivergedUpdate("training made NaN or infinities; nothing is sent")
-        steps *= _SHORTER * share.norm / max(norm, self.plan.norm)
+        share, steps = self.share, np.zeros(self.count, np.float64)
+        add_floats(trained, self._start, steps)
+        steps *= _SHORTER * share.norm / max(norm_of(steps), self.plan.norm)
         limited = int(np.count_nonzero(np.abs(steps) > share.limit))
         np.clip(steps, -share.limit, share.limit, out=steps)
-        tokens = rounded(steps, share.moves, generator)
-        tokens += noise(tokens.size, share.sigma, generator)
+        tokens = rounded(steps, share.moves, random)
+        tokens += noise(tokens.size, share.sigma, random)
         ring = Ring(self.plan.bits)
-        return (tokens & ((1 << ring.bits) - 1)).astype(ring.dtype), limited
+        return Encoded((tokens & ((1 << ring.bits) - 1)).astype(ring.dtype), {}, limited)
 
-    def decode(self, sums: Tokens, clients: int, members: Plan) -> Sum:
+    def decode(self, sums: Tokens, clients: int) -> Sum:
         """Return what the sum of so many clients' tokens modulo 2^bits says.
 
         Args:
             sums: as many as `count`.
             clients: whose tokens are in the sum.
-            members: what follows from the number of members.
 
         Raises:
             CorruptStream: there are more or fewer tokens.
         """
         if sums.shape != (self.count,):
             raise CorruptStream(f"a sum has {self.count} tokens, got {sums.shape}")
-        width, share = 1 << self.plan.bits, self.share(members)
+        width = 1 << self.plan.bits
         total = sums.astype(np.int64)
         total[total >= width // 2] -= width
-        mean = total * (self.plan.norm / share.norm / clients)
+        mean = total * (self.plan.norm / self.share.norm / clients)
         steps, at = {}, 0
-        for name, shape in self.layout.shapes.items():
-            size = self.sent.get(name, 0)
-            here = mean[at : at + size] if name in self.sent else np.zeros(math.prod(shape))
-            steps[name] = here.reshape(shape)
-            at += size
+        for name, shape in self._layout.shapes.items():
+            size = math.prod(shape) if name in self.sent else 0
+            here = mean[at : at + size] if size else np.zeros(math.prod(shape))
+            steps[name], at = here.reshape(shape), at + size
         return Sum(steps, clients, {})
 
 
-def rounded(y: NDArray, most: float, generator: RandomBytes) -> NDArray:
+def rounded(y: NDArray, most: float, random: RandomBytes) -> NDArray:
     """Return flat float64 rounded to whole numbers, int64, of a norm of at most ``most``.
 
     Each goes up with the probability of its fraction. Should no try keep to the norm, all go
@@ -254,7 +224,7 @@ def rounded(y: NDArray, most: float, generator: RandomBytes) -> NDArray:
     for _ in range(_TRIES):
         out = np.empty(y.size, np.int64)
         for here in chunks(y.size):
-            bits = np.frombuffer(generator.bytes(8 * y[here].size), np.uint64)
+            bits = np.frombuffer(random(8 * y[here].size), np.uint64)
             low = np.floor(y[here])
             up = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 < y[here] - low
             out[here] = low.astype(np.int64) + up

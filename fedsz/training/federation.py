@@ -326,8 +326,8 @@ def privacy_of(config: RunConfig) -> PrivacyPlan | None:
             instead = "; clients are drawn by --dp-sampling" if name == "clients-per-round" else ""
             raise ConfigError(f"--{name} cannot be used with --dp-epsilon{instead}")
     sends, at = config.compression, config.dp_noise_at
-    if at == NoiseAt.SERVER and config.secure_sum:
-        raise ConfigError("--secure-sum with --dp-epsilon needs --dp-noise-at sum or client")
+    if at != NoiseAt.SUM and config.secure_sum:
+        raise ConfigError("--secure-sum with --dp-epsilon needs --dp-noise-at sum")
     if at == NoiseAt.SUM and not config.secure_sum:
         raise ConfigError("--dp-noise-at sum needs --secure-sum")
     if at != NoiseAt.CLIENT and sends.keeps_state and sends.update != DELTA_EF:

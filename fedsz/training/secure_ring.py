@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedsz.arrays import Layout, NDArray
+from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
 from fedsz.privacy.budget import ClippingNorm, NoiseAt, PrivacyPlan
 from fedsz.privacy.flower_server import SecureSum
 from fedsz.privacy.graph import Assumptions, plan
 from fedsz.privacy.identity import CertificateVerifier
-from fedsz.privacy.plans import layout_digest
+from fedsz.privacy.quantizer import Learned
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
 from fedsz.training.options import RunConfig
 from fedsz.transport.credentials import read_issued, revoked_serials
@@ -50,14 +50,9 @@ def require_room(
         members = plan(clients, secure.assumed)
     except ConfigError:
         return
-    layout = Layout.of(dict(sorted(model.items())))
+    ordered = dict(sorted(model.items()))
     if privacy is None or privacy.at != NoiseAt.SUM:
-        secure.first_round().codec(model, clients, secure.bits)
-        return
-    noised = NoisedPlan(
-        layout=layout_digest(layout),
-        bits=secure.bits,
-        norm=ClippingNorm(privacy.clip).norm,
-        multiplier=privacy.multiplier,
-    )
-    NoisedCodec(noised, layout).share(members)
+        Learned(1).codec(ordered, clients, secure.bits)
+    else:
+        norm = ClippingNorm(privacy.clip).norm
+        NoisedCodec(NoisedPlan(secure.bits, norm, privacy.multiplier), ordered, members)

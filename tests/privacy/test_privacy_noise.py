@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from fedsz.errors import ConfigError
-from fedsz.privacy.budget import multiplier_of_sum
 from fedsz.privacy.noise import (
     FINE,
     WIDEST,
-    SecureBytes,
+    add_noise,
     deviation_of,
     grid_of,
     noise,
     random_bytes,
-    with_noise,
 )
 
 COUNT = 150_000  # more than two chunks
@@ -26,7 +25,7 @@ COUNT = 150_000  # more than two chunks
 
 @pytest.mark.parametrize("sigma", [0.3, 0.5, 1.0, 1.7, 9.3])
 def test_it_is_the_discrete_gaussian(sigma: float) -> None:
-    draws = noise(COUNT, sigma, np.random.default_rng(1))
+    draws = noise(COUNT, sigma, np.random.default_rng(1).bytes)
 
     reach = math.ceil(12 * sigma) + 1
     k = np.arange(-reach, reach + 1)
@@ -44,7 +43,7 @@ def test_it_is_the_discrete_gaussian(sigma: float) -> None:
 
 @pytest.mark.parametrize("sigma", [1000.5, 2.0**32 * 1.3, WIDEST])
 def test_wide_noise_is_as_good_as_gaussian(sigma: float) -> None:
-    draws = noise(COUNT, sigma, np.random.default_rng(2)) / sigma
+    draws = noise(COUNT, sigma, np.random.default_rng(2).bytes) / sigma
 
     assert stats.kstest(draws, "norm").pvalue > 1e-4
     neighbours = np.corrcoef(draws[:-1], draws[1:])[0, 1]
@@ -55,17 +54,16 @@ def test_the_secure_generator_repeats_nothing_and_a_seed_does() -> None:
     secure, other = (noise(1000, 1e6, random_bytes(None)) for _ in range(2))
     seeded = [noise(1000, 1e6, random_bytes(7, turn)) for turn in (1, 1, 2)]
 
-    assert isinstance(random_bytes(None), SecureBytes)
     assert (secure != other).mean() > 0.99
     assert np.array_equal(seeded[0], seeded[1])
     assert (seeded[0] != seeded[2]).mean() > 0.99
-    assert noise(0, 1.0, SecureBytes()).shape == (0,)
+    assert noise(0, 1.0, os.urandom).shape == (0,)
 
 
 @pytest.mark.parametrize("sigma", [0, -1, math.nan, math.inf, 2 * WIDEST])
 def test_noise_of_no_width_is_refused(sigma: float) -> None:
     with pytest.raises(ConfigError, match="sigma must be above 0"):
-        noise(3, sigma, SecureBytes())
+        noise(3, sigma, os.urandom)
 
 
 def test_noise_of_clients_adds_up_in_the_ring_of_a_secure_sum() -> None:
@@ -77,7 +75,7 @@ def test_noise_of_clients_adds_up_in_the_ring_of_a_secure_sum() -> None:
     half = 1 << (ring.bits - 1)
     total = np.zeros(size, ring.dtype)
     for client in range(clients):
-        noised = tokens[client] + noise(size, sigma, draws)
+        noised = tokens[client] + noise(size, sigma, draws.bytes)
         sent = (noised % (1 << ring.bits)).astype(ring.dtype)
         ring.add_mask(sent, bytes([client]) * 32)
         ring.add_mask(sent, bytes([(client + 1) % clients]) * 32, subtract=True)
@@ -90,22 +88,21 @@ def test_noise_of_clients_adds_up_in_the_ring_of_a_secure_sum() -> None:
 
     rounded = added + draws.random(size) - 0.5  # of whole numbers, a density
     assert stats.kstest(rounded / (sigma * clients**0.5), "norm").pvalue > 1e-4
-    assert multiplier_of_sum(sigma, clients, sigma, size) == pytest.approx(clients**0.5, rel=1e-6)
 
 
 @pytest.mark.parametrize("deviation", [1e-30, 0.03, 1.0, 12345.6])
 def test_what_is_released_lies_on_the_grid_whatever_it_was(deviation: float) -> None:
     grid = grid_of(deviation)
-    x = deviation * np.random.default_rng(3).standard_normal((40, 50))
-    x[0] = 0
-    x[1] = deviation / 3  # on no grid
+    x = deviation * np.random.default_rng(3).standard_normal(2000)
+    x[:50] = 0
+    x[50:100] = deviation / 3  # on no grid
+    released = x.copy()
 
-    released = with_noise(x, deviation, np.random.default_rng(4))
+    add_noise(released, deviation, np.random.default_rng(4).bytes)
 
-    assert released.shape == x.shape
     assert deviation / 2 ** (FINE + 1) < grid <= deviation / 2**FINE
     assert np.array_equal(np.rint(released / grid) * grid, released)
-    assert stats.kstest(((released - x) / deviation).ravel(), "norm").pvalue > 1e-4
+    assert stats.kstest((released - x) / deviation, "norm").pvalue > 1e-4
 
 
 def test_the_deviation_pays_for_rounding() -> None:

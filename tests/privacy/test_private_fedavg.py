@@ -15,8 +15,8 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping a
 from fedsz import extras
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, LocalGrid, PrivateFedAvg, StreamingFedAvg
-from fedsz.privacy.budget import PrivacyPlan, Release, epsilon_of
-from fedsz.privacy.flower_average import _NORM, _RELEASES
+from fedsz.privacy.budget import PrivacyPlan, epsilon_of
+from fedsz.privacy.flower_average import _NORM, _SPENT
 from tests.federation import app_of, initial, record_of, to_arrays
 
 pytestmark = pytest.mark.skipif(
@@ -149,8 +149,8 @@ def test_the_noise_is_what_the_plan_says(clip: str | float) -> None:
     share = 1.0 if clip == C else 1 / math.sqrt(0.75)  # what the count of norms takes
     assert noise.std() == pytest.approx(share * plan.multiplier, rel=0.03)
     assert abs(noise.mean()) < 5 * plan.multiplier / math.sqrt(noise.size)
-    assert strategy.releases == {Release(plan.multiplier): 1}
-    assert strategy.epsilon == pytest.approx(epsilon_of({Release(plan.multiplier): 1}, 1e-5))
+    assert strategy.releases == 1
+    assert strategy.epsilon == epsilon_of(plan.multiplier, 1, 1e-5)
 
 
 def test_the_norm_follows_its_quantile() -> None:
@@ -162,7 +162,9 @@ def test_the_norm_follows_its_quantile() -> None:
         norm = strategy.clip.norm
         within = int((norms <= norm).sum())
         _, deviation = strategy.clip.split(0.5, 200)
-        strategy.clip.follow(within, 200 - within, 200, deviation, np.random.default_rng(number))
+        strategy.clip.follow(
+            within, 200 - within, 200, deviation, np.random.default_rng(number).bytes
+        )
         seen.append(norm)
 
     assert seen[0] == 0.05
@@ -211,7 +213,7 @@ def test_the_budget_ends_the_run_and_says_so(caplog: pytest.LogCaptureFixture) -
     done = len(run(strategy, grid, rounds=50)) - 1
 
     assert 2 < done < 50
-    assert epsilon_of({plan.release: done}, 1e-5) <= 30 < epsilon_of({plan.release: done + 1}, 1e-5)
+    assert plan.spent(done) <= 30 < plan.spent(done + 1)
     assert strategy.ends_after(done) == "the privacy budget of epsilon 30 has no further round"
     assert not strategy.ends_after(done - 1)
     assert f"{done} of 50 rounds: the privacy budget of epsilon 30" in caplog.text
@@ -229,10 +231,12 @@ def test_a_resumed_run_goes_on_with_what_was_spent() -> None:
 
     assert (second.releases, second.clip.norm) == (first.releases, first.clip.norm)
     assert second.clip.norm != second.clip.quantile.start  # type: ignore[union-attr]
-    assert second.epsilon == first.epsilon > plan.spent({plan.release: 2})
-    assert set(first.state()) == {_RELEASES, _NORM}
+    assert second.epsilon == first.epsilon > plan.spent(2)
+    assert set(first.state()) == {_SPENT, _NORM}
     with pytest.raises(ConfigError, match="did not begin under a budget"):
         PrivateFedAvg(plan=plan, **ONE).restore({})
+    with pytest.raises(ConfigError, match="it began with noise of 1 and sampling of 1"):
+        PrivateFedAvg(epsilon=30, noise=2.0, **ONE).restore(first.state())
 
 
 @pytest.mark.parametrize("clip", [C, "quantile:start=0.5"])
@@ -266,7 +270,7 @@ def test_a_round_without_a_reply_has_the_noise_of_any_other(
     assert all((b["w"] != a["w"]).all() for a, b in itertools.pairwise(models))
     assert all(model["n"] == 7 for model in models)
     assert not strategy.quorum.why
-    assert strategy.releases == {plan.release: 5}
+    assert strategy.releases == 5
 
 
 def test_what_is_released_goes_onto_a_model_that_depends_on_nobody() -> None:

@@ -13,7 +13,6 @@ from fedsz.cli.screen import RunTable
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.monitoring.run_summary import row_of
-from fedsz.privacy.flower_client import LocalNoise
 from fedsz.training.events import Listening, from_json, to_json
 from fedsz.training.federation import prepare, privacy_of, strategy_of
 from fedsz.training.options import RunConfig
@@ -83,34 +82,8 @@ def test_a_round_that_a_crash_cut_short_is_spent_where_clients_add_the_noise(
     run(grid, folder, again)
 
     asked = [0, 1, 5, 6, 7, 8]  # the second round four times
-    assert [r.epsilon for r in rounds_in(path, config)] == [
-        plan.spent({plan.release: n}) for n in asked
-    ]
+    assert [r.epsilon for r in rounds_in(path, config)] == [plan.spent(n) for n in asked]
     assert not {CHECKPOINT, RELEASED} & {file.name for file in path.iterdir()}
-
-
-def test_a_secure_sum_asked_again_is_of_the_updates_that_were_noised_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With other noise, two sums of the same updates would tell more than one."""
-    config = config_of(dp_epsilon=1e3, dp_noise=2.0, **SUM | {"dp_noise_at": "client"})
-    path, grid, noised = tmp_path / "run", fleet(), list[int]()
-    added = LocalNoise.added
-
-    def counted(noise: LocalNoise, *given: Any) -> Any:
-        noised.append(1)
-        return added(noise, *given)
-
-    monkeypatch.setattr(LocalNoise, "added", counted)
-    crashed(path, grid, config, at=2)
-    before = len(noised)
-    folder, again = resumed(path)
-    run(grid, folder, again)
-
-    clients = len(list(grid.get_node_ids()))
-    assert before == 2 * clients
-    assert len(noised) == LENGTH * clients
-    assert not any(record.uncounted for record in rounds_in(path, config))
 
 
 def test_a_secure_sum_is_not_made_twice_of_a_round(
@@ -129,7 +102,7 @@ def test_a_secure_sum_is_not_made_twice_of_a_round(
     run(grid, folder, again)
 
     rounds = rounds_in(path, config)
-    spent = [plan.spent({plan.release: n}) for n in (0, 1, 3, 4, 5, 6)]
+    spent = [plan.spent(n) for n in (0, 1, 3, 4, 5, 6)]
     assert [r.epsilon for r in rounds] == spent
     assert [bool(r.uncounted) for r in rounds] == [False, False, True, False, False, False]
     assert "this client has added its share of noise in this round before" in caplog.text
@@ -194,7 +167,8 @@ def test_what_was_spent_stands_wherever_a_round_does() -> None:
         ({"dp_clip": "quantile:goal=1"}, "has no setting 'goal'"),
         ({"dp_clip": "-1"}, "above 0 and finite"),
         ({"dp_noise_at": "client"}, "clip must be a number"),
-        ({"secure_sum": 16}, "--secure-sum with --dp-epsilon needs --dp-noise-at sum or client"),
+        ({"secure_sum": 16}, "--secure-sum with --dp-epsilon needs --dp-noise-at sum"),
+        ({"secure_sum": 16, "dp_noise_at": "client", "dp_clip": "1"}, "needs --dp-noise-at sum"),
         ({"dp_noise_at": "sum"}, "--dp-noise-at sum needs --secure-sum"),
         (SUM | {"update": "feedback>topk"}, "without feedback"),
         (SUM | {"dp_clip": "quantile"}, "clip must be a number"),

@@ -259,7 +259,7 @@ def test_what_a_client_sends_and_keeps_is_a_function_of_what_leaves_its_mods() -
 
     one, other = kept(1), kept(7)
 
-    assert {"fedsz.memory.arrays", "fedsz.reply.sent.arrays"} <= one.keys()
+    assert {"fedsz.memory.arrays", "fedsz.reply.arrays"} <= one.keys()
     assert all(other[key] == x for key, x in one.items() if isinstance(x, ArrayRecord))
 
 

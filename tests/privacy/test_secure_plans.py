@@ -35,11 +35,17 @@ class Plans(WrappedGrid):
         if self.sent == self._round:
             for record in found[: self._clients]:
                 plan = msgspec.structs.replace(TokenPlan.decode(record[PLAN]), **self._change)
-                record[PLAN] = plan.encode()
+                record[PLAN] = msgspec.msgpack.encode(plan)
         return iter(self.inner.stream_replies(out, timeout=timeout))
 
 
-OTHERS = [{"layout": b"x" * 16}, {"bits": 19}, {"cap": 5}, {"scales": (1.0,) * 4}, {"clients": 6}]
+OTHERS: list[dict[str, Any]] = [
+    {"scales": (1.0,)},
+    {"bits": 19},
+    {"cap": 5},
+    {"scales": (1.0,) * 4},
+    {"clients": 6},
+]
 
 
 @pytest.mark.parametrize("change", OTHERS)

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, SecureSum, StreamingFedAvg
 from fedsz.flower.records import ROUND, to_record, views_of
-from fedsz.privacy.quantizer import MAX_WEIGHT
 from tests import secure_apps
 from tests.privacy.test_secure_sum import check, expected, grid_of, initial, local, run
 from tests.secure_apps import examples_of
@@ -73,17 +71,11 @@ def test_a_part_of_an_example_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [client.weight for client in grid.take_traffic().clients] == [1.0] * 5
 
 
-@pytest.mark.parametrize("most", [0, -1, 1 << 33])
-def test_a_largest_weight_that_no_plan_has(most: int) -> None:
-    with pytest.raises(ConfigError, match="a client's largest weight lies in"):
-        SecureSum(most_examples=most)
-
-
 def test_clients_of_more_examples_than_a_plan_has_weigh_as_those_of_so_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(secure_apps, "examples_of", lambda i: 1 << 40)
-    grid = grid_of(local(), most_examples=MAX_WEIGHT)
+    grid = grid_of(local())
 
     run(grid, StreamingFedAvg, rounds=3)
 

@@ -49,7 +49,13 @@ def app_of(step: Callable[[int, np.ndarray], tuple[np.ndarray, float]], **mod: A
     return app
 
 
-def run(app: ClientApp, strategy: Any = None, rounds: int = 2, **grid: Any) -> list[np.ndarray]:
+def run(
+    app: ClientApp,
+    strategy: Any = None,
+    rounds: int = 2,
+    start: dict[str, np.ndarray] = MODEL,
+    **grid: Any,
+) -> list[np.ndarray]:
     """Return the model before each round, and the last one."""
     nodes = [{"partition-id": i} for i in range(CLIENTS)]
     models: list[np.ndarray] = []
@@ -60,7 +66,7 @@ def run(app: ClientApp, strategy: Any = None, rounds: int = 2, **grid: Any) -> l
 
     (strategy or FedAvg(fraction_evaluate=0)).start(
         grid=FedSZGrid(LocalGrid(app, nodes), downlink="exact", **grid),
-        initial_arrays=to_record(dict(MODEL)),
+        initial_arrays=to_record(dict(start)),
         num_rounds=rounds,
         evaluate_fn=note,
     )
@@ -173,6 +179,28 @@ def test_each_test_that_is_named_exists() -> None:
         (path,) = (ROOT / "tests").rglob(f"{module}.py")
         source = path.read_text("utf-8")
         assert f"def {test}(" in source, f"{module}.{test}"
+
+
+# What updates tell.
+
+
+@pytest.mark.parametrize("hidden", [False, pytest.param(True, marks=private)])
+def test_a_dense_layer_gives_its_input_away_unless_it_is_hidden(hidden: bool) -> None:
+    """A gradient of its weights is that of its biases times the input: compressed, too."""
+    picture = np.add.outer(np.arange(40), np.arange(50)).ravel().astype(np.float32) % 7 - 3
+
+    def step(_: int, w: np.ndarray) -> tuple[np.ndarray, float]:
+        by_bias = np.array([0.2, -0.9, 0.7], np.float32)
+        return np.outer(by_bias, [*picture, 1]).astype(np.float32), 1.0
+
+    start = {"w": np.zeros((3, picture.size + 1), np.float32)}
+    noised = PrivateFedAvg(epsilon=8, clip=1.0, at="client", fraction_evaluate=0) if hidden else None
+
+    before, after = run(app_of(step), noised, 1, start, error_bound="step:0.1")
+
+    weights = (after - before)[1]
+    found = np.corrcoef(weights[:-1] / weights[-1], picture)[0, 1]
+    assert found < 0.1 if hidden else found > 0.95
 
 
 # Clients that collude.

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsz.arrays import Layout
 from fedsz.errors import ConfigError, ModelMismatch
-from fedsz.privacy.quantizer import TokenCodec
+from fedsz.privacy.quantizer import TokenCodec, about
 from tests.conftest import ROOT
 from tests.token_rounds import Round, model, plan_of, stepped
 
@@ -44,10 +43,10 @@ def test_the_table_of_bits_is_what_rings_take() -> None:
 def test_the_largest_updates_do_not_overflow(clients: int, bits: int) -> None:
     start = model()
     plan = plan_of(start, clients=clients, bits=bits)
-    codec = TokenCodec(plan, Layout.of(start))
+    codec = TokenCodec(plan, start)
     for sign in (1, -1):
         far = {name: x + np.float32(sign * 1e30) for name, x in start.items()}
-        done = Round.of(codec, start, [far] * clients, [plan.cap] * clients)
+        done = Round.of(codec, [far] * clients, [plan.cap] * clients)
 
         mean = codec.decode(done.sums, done.clients)
 
@@ -60,10 +59,10 @@ def test_the_largest_updates_do_not_overflow(clients: int, bits: int) -> None:
 def test_the_mean_is_that_of_the_sum_and_within_the_grid(bits: int) -> None:
     start = model()
     plan = plan_of(start, bits=bits, scales=(0.05, 0.05, 0.05))
-    codec = TokenCodec(plan, Layout.of(start))
+    codec = TokenCodec(plan, start)
     weights = [1000, 10, 0, 333]
     trained = [stepped(start, seed) for seed in range(4)]
-    done = Round.of(codec, start, trained, weights)
+    done = Round.of(codec, trained, weights)
 
     assert np.array_equal(done.sums, done.plain)
     assert not any(one.clipped for one in done.encoded)
@@ -88,9 +87,9 @@ def test_what_is_not_sent_is_kept() -> None:
     arrived = {name: np.zeros(x.shape) for name, x in start.items()}
     for number in range(1, 9):
         plan = plan_of(start, bits=5)
-        codec = TokenCodec(plan, Layout.of(start))
+        codec = TokenCodec(plan, start)
         trained = [stepped(start, 10 * number + seed) for seed in range(4)]
-        done = Round.of(codec, start, trained, weights, residuals)
+        done = Round.of(codec, trained, weights, residuals)
         mean = codec.decode(done.sums, done.clients)
         used = np.minimum(weights, plan.cap)
         assert mean.weight == used.sum()
@@ -113,15 +112,18 @@ def test_a_plan_is_about_every_bit_of_it_and_of_the_model() -> None:
     start = model()
     plan, other = plan_of(start), {name: x.copy() for name, x in start.items()}
     other["fc.bias"][7] = np.nextafter(other["fc.bias"][7], np.float32(9))
+    wide = {name: x.astype(np.float64) for name, x in start.items()}
     wider = plan_of(start, scales=(*plan.scales[:-1], 1e15))
 
-    assert plan.about(start) == plan_of(start).about(model())
-    assert len({plan.about(start), plan.about(other), wider.about(start)}) == 3
+    assert about(plan, start) == about(plan_of(start), model())
+    assert (
+        len({about(plan, start), about(plan, other), about(wider, start), about(plan, wide)}) == 4
+    )
 
 
 def test_a_plan_is_for_one_layout() -> None:
     start = model()
-    layout = Layout.of(start)
-    for plan in (plan_of(model(np.float64)), plan_of(start, scales=(1.0,))):
-        with pytest.raises(ModelMismatch):
-            TokenCodec(plan, layout)
+    with pytest.raises(ModelMismatch, match="for another model"):
+        TokenCodec(plan_of(start, scales=(1.0,)), start)
+    with pytest.raises(ModelMismatch):
+        TokenCodec(plan_of(start), start).encode({**start, "fc.bias": np.zeros(3)}, 1, {})
