@@ -194,7 +194,9 @@ def test_a_dense_layer_gives_its_input_away_unless_it_is_hidden(hidden: bool) ->
         return np.outer(by_bias, [*picture, 1]).astype(np.float32), 1.0
 
     start = {"w": np.zeros((3, picture.size + 1), np.float32)}
-    noised = PrivateFedAvg(epsilon=8, clip=1.0, at="client", fraction_evaluate=0) if hidden else None
+    noised = (
+        PrivateFedAvg(epsilon=8, clip=1.0, at="client", fraction_evaluate=0) if hidden else None
+    )
 
     before, after = run(app_of(step), noised, 1, start, error_bound="step:0.1")
 
