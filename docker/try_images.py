@@ -6,13 +6,12 @@
 FOLDER is build.sh's WORK. The clients train digits with torch. With --slim they learn
 docker/numpy_task.py, in the image without torch. Each container has a read-only root, user 1000, no
 capabilities, and the host's network. The server has TLS with keys made at its first start. One
-client is killed in mid-upload and started again with its state. Needs root.
+client is killed in round 1 and started again with its state. Needs root.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
@@ -20,6 +19,8 @@ import time
 from pathlib import Path
 
 from containers import FEDSZ, Container, events, folder, free_port, wait_for
+
+from fedsz.transport.frames import unpack
 
 CLIENTS = 4
 TASK = Path(__file__).with_name("numpy_task.py")
@@ -62,26 +63,23 @@ def run(images: Path, client_image: str, rounds: int) -> None:
         told = work / f"client{i}.log"
         return Container(images / client_image, f"client{i}", command, mounts, told)
 
-    slow = ("--limit-rate", "1mbps")
-    fleet = [client(i, *(slow if i == 0 else ())) for i in range(CLIENTS)]
+    fleet = [client(i) for i in range(CLIENTS)]
     wait_for(log, "listening")
     print(f"server: listening {time.monotonic() - server.begun:.1f} s after its start")
     wait_for(log, "client", what="joined")
     print(f"server: first client served {time.monotonic() - server.begun:.1f} s after its start")
     wait_for(log, "round", round=0)
-    kept = json.loads((states[0] / "client.json").read_text())
-    half = wait_for(log, "receiving", client_id=kept["drawn_id"])
+    before = unpack((states[0] / "hello").read_bytes())
     print(
         f"health: server {server.ask('python3', '/usr/lib/fedsz/health.py', 'server')}, client "
         f"{fleet[1].ask('python3', '/usr/lib/fedsz/health.py', 'client')} (0 is healthy)"
     )
-    passed, share = f"{half['passed']} of {half['size']} bytes", kept["share"]
-    print(f"client0: killed in mid-upload, {passed}, share {share}")
+    print(f"client0, {before.client_id}: killed in round 1, {before.node_config}")
     print(f"client0: exit status {fleet[0].send('KILL')}")
     fleet[0] = client(0)
     wait_for(log, "round", round=1)
-    again = json.loads((states[0] / "client.json").read_text())
-    print(f"client0: started again, share {again['share']}")
+    again = unpack((states[0] / "hello").read_bytes())
+    print(f"client0, {again.client_id}: started again, {again.node_config}")
     statuses = [one.wait(600) for one in fleet]
     print(f"exit statuses: server {server.wait(600)}, clients {statuses}")
     for event in events(log):

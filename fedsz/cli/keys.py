@@ -1,4 +1,4 @@
-"""``fedsz keys``: who may join a fleet, by certificates and tokens."""
+"""``fedsz keys``: the certificates of a fleet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ids: Final[Decorator] = click.argument("client_ids", nargs=-1, required=True, m
 
 @click.group("keys")
 def keys() -> None:
-    """Make, rotate and revoke the certificates and tokens of a fleet."""
+    """Make, rotate and revoke the certificates of a fleet."""
 
 
 def _authority(folder: Path) -> Authority:
@@ -52,8 +52,7 @@ def init(*, host: tuple[str, ...], folder: Path, days: int) -> None:
     say(f"{authority.ca}\n{cert}")
     tls = f"--tls-cert {cert} --tls-key {cert.with_suffix('.key')}"
     clients = f"--client-file {authority.clients}"
-    say(f"for certificates: fedsz server {tls} --tls-ca {authority.ca} {clients}")
-    say(f"for tokens: fedsz server {tls} {clients}")
+    say(f"fedsz server {tls} --tls-ca {authority.ca} {clients}")
 
 
 @keys.command("server")
@@ -79,45 +78,32 @@ def client(client_ids: tuple[str, ...], *, folder: Path, days: int) -> None:
         say(str(authority.certify_client(client_id, days)))
 
 
-@keys.command("token")
-@_ids
-@_folder
-def token(client_ids: tuple[str, ...], *, folder: Path) -> None:
-    """Make a token for each client. A client that has one gets another.
-
-    ID is the id of a client.
-    """
-    authority = _authority(folder)
-    for client_id in client_ids:
-        say(str(authority.make_token(client_id)))
-
-
 @keys.command("revoke")
 @click.argument("what", nargs=-1, required=True)
 @_folder
 def revoke(what: tuple[str, ...], *, folder: Path) -> None:
-    """Revoke a certificate or token, or all of a client. A running server refuses it.
+    """Revoke a certificate, or all of a client. A running server refuses it.
 
     WHAT is a serial number, or the id of a client.
     """
     authority = _authority(folder)
     for each in what:
         for one in authority.revoke(each):
-            say(f"revoked: {one.kind} {one.serial} of {one.name}")
+            say(f"revoked: {one.serial} of {one.name}")
 
 
 @keys.command("list")
 @_folder
 @json_option
 def list_issued(*, folder: Path, json: bool) -> None:
-    """List the certificates and tokens, and say which are revoked."""
-    columns = ("serial", "kind", "name", "expires", "revoked")
+    """List the clients' certificates, and say which are revoked."""
+    columns = ("serial", "name", "expires", "revoked")
     issued = _authority(folder).issued()
     rows = [{column: getattr(one, column) for column in columns} for one in issued]
     if json:
         print_json(rows)
         return
-    order = ("kind", "name", "expires", "revoked", "serial")
+    order = ("name", "expires", "revoked", "serial")
     shown = ({**row, "revoked": "revoked" if row["revoked"] else ""} for row in rows)
     cells = [[str(row[column]) for column in order] for row in shown]
-    print_table(("kind", "name", "expires", "", "serial number"), cells)
+    print_table(("client", "expires", "", "serial number"), cells)

@@ -251,7 +251,7 @@ class ClientLines(Lines):
             case EventKind.LEFT:
                 self._farewell = event.detail
             case EventKind.RECEIVED:
-                self._received = event.wire_bytes
+                self._received = event.size
             case EventKind.WORKING:
                 self._work, self._begun, self._took = event, time.monotonic(), None
                 self.update(f"working on {_round(event)}")
@@ -266,14 +266,14 @@ class ClientLines(Lines):
                 self._end(event.detail)
 
     def _count(self, sent: LinkEvent) -> None:
-        self._sent += sent.wire_bytes
+        self._sent += sent.size
         if sent.detail:
             self._end(f"failed: {sent.detail}")
             return
         self._rounds += self._work.detail == TRAIN
         work = "trained" if self._work.detail == TRAIN else "worked"
         received, took = size(self._received), duration(self._took or 0.0)
-        self._end(f"received {received}, {work} {took}, sent {size(sent.wire_bytes)}")
+        self._end(f"received {received}, {work} {took}, sent {size(sent.size)}")
 
     def _end(self, how: str) -> None:
         self.say(f"{_round(self._work)}: {how}")

@@ -27,9 +27,9 @@ from fedsz.training.run_folder import Resumed, RunFolder
 from fedsz.training.task import load_task
 from fedsz.transport.channel import security
 from fedsz.transport.credentials import (
-    Identities,
+    certified_id,
     channel_credentials,
-    own_id,
+    load_certificate,
     read_private,
     server_credentials,
 )
@@ -123,6 +123,8 @@ def _require_options(config: RunConfig) -> None:
         raise ConfigError("give --tls-cert and --tls-key, or --insecure for plaintext")
     if not config.insecure and not config.tls_key:
         raise ConfigError("TLS needs --tls-key as well")
+    if config.client_file and not (config.tls_ca and config.tls_cert):
+        raise ConfigError("--client-file is of clients with certificates: give --tls-ca")
     if 0 < config.shares < config.min_clients:
         few = f"--shares {config.shares} is less than --min-clients {config.min_clients}"
         raise ConfigError(f"{few}: a client beyond the shares is refused, so no round would start")
@@ -155,10 +157,7 @@ def _grid_of(
         # What a client can make the server store: its model, twice over for wider dtypes, and talk.
         max_message_bytes=2 * sum(x.nbytes for x in arrays_of(problem.model).values()) + _SPARE,
         reconnect_grace=config.reconnect_grace,
-        identities=Identities(
-            config.client_file or None,
-            by_token=bool(config.client_file and not config.tls_ca),
-        ),
+        client_file=config.client_file or None,
         run_id=resumed.checkpoint.run_id if resumed else None,
         on_event=tell_link,
         shares=config.shares or config.min_clients,
@@ -200,7 +199,8 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
     share = config.share
     _check_task(config)
     credentials = client_credentials(config)
-    named = own_id(config.tls_cert or None, config.token_file or None) if credentials else ""
+    proven = credentials is not None and config.tls_cert
+    named = certified_id(load_certificate(config.tls_cert)) if proven else ""
     limit = _MessageLimit(int(1e6 * config.max_message_mb))
     default = "" if share is None else f"{socket.gethostname()}/{share}"
     caps = {f"max-{name}".replace("_", "-"): getattr(config, f"max_{name}") for name in CAPPED}
@@ -222,7 +222,6 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
         credentials=credentials,
         max_wait=config.max_wait,
         max_message_bytes=limit,
-        max_bits=config.max_bits,
         state_dir=Path(config.state_dir) if config.state_dir else None,
         on_event=on_event,
     )
@@ -265,14 +264,13 @@ def client_credentials(config: RunConfig) -> grpc.ChannelCredentials | None:
     """Return what a client connects with; None for plaintext.
 
     Raises:
-        ConfigError: a file is not what it should be, or a token was to go over plaintext.
+        ConfigError: a file is not what it should be.
     """
-    if config.insecure and config.token_file:
-        raise ConfigError("a token needs TLS: give --tls-ca in place of --insecure")
     if config.insecure:
         return None
-    files = (config.tls_ca or None, config.tls_cert or None, config.tls_key or None)
-    return channel_credentials(*files, token=config.token_file or None)
+    return channel_credentials(
+        config.tls_ca or None, config.tls_cert or None, config.tls_key or None
+    )
 
 
 def _check_task(config: RunConfig) -> None:

@@ -25,7 +25,6 @@ from fedsz.data_share import Share
 from fedsz.errors import ConfigError, cannot
 from fedsz.formatting import did_you_mean
 from fedsz.privacy.budget import DELTA
-from fedsz.quantities import bandwidth
 from fedsz.threads import MOST
 
 # Sections of --help, in its order.
@@ -282,8 +281,6 @@ class RunConfig:
         Use(TRAVEL, (CLIENT,))] = 512.0
     max_wait: Annotated[float, Meta(ge=0, le=1e9, description="Seconds that a client keeps trying "
         "to reach the server."), Use(TRAVEL, (CLIENT,))] = 300.0
-    limit_rate: Annotated[str, Meta(description="Send and receive no faster than this, such as "
-        "10mbps; no limit by default."), Use(TRAVEL, (CLIENT,))] = ""
     reconnect_grace: Annotated[float, Meta(ge=0, le=1e6, description="Seconds that a client may "
         "take to connect again."), Use(TRAVEL, ALONE)] = 10.0
     insecure: Annotated[bool, Meta(description="Send plaintext: anyone on the path can read and "
@@ -294,10 +291,8 @@ class RunConfig:
         Use(TRAVEL, LINK)] = ""
     tls_ca: Annotated[str, Meta(description="PEM file with the authority that signs the other "
         "side's certificate."), Use(TRAVEL, LINK)] = ""
-    token_file: Annotated[str, Meta(description="File with this client's token, for a server that "
-        "asks for one."), Use(TRAVEL, (CLIENT,))] = ""
     client_file: Annotated[str, Meta(description="The fleet's clients, as `fedsz keys` writes "
-        "them: revoked ones are refused. Without --tls-ca each client needs a token."),
+        "them: revoked ones are refused. It needs --tls-ca."),
         Use(TRAVEL, (SERVER,))] = ""
 
     run_dir: Annotated[str, Meta(description="Folder for results; runs/DATE-TIME by default."),
@@ -331,7 +326,7 @@ class RunConfig:
         for name, usual in zip(("dataset", "model"), USUAL.get(self.task, OWN), strict=True):
             object.__setattr__(self, name, getattr(self, name) or usual)
         self._choose_compression()
-        _ = self.share, self.max_bits
+        _ = self.share
 
     def _choose_compression(self) -> None:
         """Fill in what was not named: whoever names a bound, or what it is of, gets exactly that.
@@ -357,14 +352,6 @@ class RunConfig:
             wanted = f"I/N with I from 0 to N-1, or {ANY_SHARE}"
             raise ConfigError(f"partition must be {wanted}, got {self.partition!r}")
         return share
-
-    @property
-    def max_bits(self) -> float:
-        """``limit_rate`` in bits a second; infinite for none."""
-        bits = bandwidth(self.limit_rate) if self.limit_rate else math.inf
-        if not bits >= 1:
-            raise ConfigError(f"limit_rate must be at least 1bps, got {self.limit_rate!r}")
-        return bits
 
     @property
     def compression(self) -> Settings:

@@ -13,7 +13,7 @@ from fedsz.privacy.identity import CertificateVerifier
 from fedsz.privacy.quantizer import Learned
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
 from fedsz.training.options import RunConfig
-from fedsz.transport.credentials import read_issued, revoked_serials
+from fedsz.transport.credentials import revoked_serials
 from fedsz.whole_files import read_bytes
 
 
@@ -29,7 +29,7 @@ def secure_of(config: RunConfig) -> SecureSum | None:
         return None
     if not config.tls_ca or config.insecure:
         return SecureSum(config.secure_sum)
-    revoked = revoked_serials(read_issued(config.client_file)) if config.client_file else ()
+    revoked = revoked_serials(config.client_file) if config.client_file else ()
     verifier = CertificateVerifier(read_bytes(config.tls_ca), revoked)
     return SecureSum(config.secure_sum, Assumptions(signed=True), verifier)
 

@@ -1,13 +1,11 @@
-"""What a fleet proves itself with: a certificate authority in a folder, and all that it issues.
+"""A fleet's certificate authority in a folder, and the certificates that it issues.
 
     ca.pem, ca.key          the authority; the key stays here
     server.pem, .key        the server's certificate, for TLS
     clients/ID.pem, .key    a client's certificate; ID in percent-encoding
-    clients/ID.token        a client's token, in place of a certificate
-    clients.jsonl           a line for each certificate and token, for the server
+    clients.jsonl           a line for each client's certificate, for the server
 
-A second certificate or token of the same client is ID.2.pem, ID.2.token: both are valid until the
-first is revoked.
+A second certificate of the same client is ID.2.pem: both are valid until the first is revoked.
 """
 
 from __future__ import annotations
@@ -34,14 +32,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import json, structs
 
 from fedsz.errors import ConfigError, cannot
-from fedsz.transport.credentials import (
-    Issued,
-    Kind,
-    Token,
-    load_certificate,
-    read_issued,
-    read_private,
-)
+from fedsz.transport.credentials import Issued, load_certificate, read_issued, read_private
 from fedsz.whole_files import Pathish, write_whole
 
 Key = ec.EllipticCurvePrivateKey
@@ -87,7 +78,7 @@ class Authority:
         with cannot(f"write to {path}"):
             (path / "clients").mkdir(parents=True, exist_ok=True)
             (path / "clients.jsonl").touch()
-            (path / ".gitignore").write_text("*.key\n*.token\n")
+            (path / ".gitignore").write_text("*.key\n")
         only_signs = x509.BasicConstraints(ca=True, path_length=0)
         until = datetime.timedelta(days=CA_DAYS)
         made = new_certificate(f"fedsz {secrets.token_hex(8)}", None, until, [only_signs])
@@ -104,9 +95,9 @@ class Authority:
         Returns:
             The certificate's file; the key is beside it.
         """
-        named = list(hosts)
-        names = x509.SubjectAlternativeName([host_name(host) for host in named])
-        return self._certify(self.folder / Kind.SERVER, named[0], days, Kind.SERVER, [names])
+        names = [host_name(host) for host in hosts]
+        extension = x509.SubjectAlternativeName(names)
+        return self._certify(self.folder / "server", str(names[0].value), days, [extension])
 
     def certify_client(self, client_id: str, days: int) -> Path:
         """Issue a certificate for a client; return its file. The key is beside it."""
@@ -115,21 +106,12 @@ class Authority:
                 f"a certificate takes a client id of 1 to {_NAME_LENGTH} characters, got"
                 f" {client_id!r}"
             )
-        return self._certify(self._client(client_id), client_id, days, Kind.CERTIFICATE)
-
-    def make_token(self, client_id: str) -> Path:
-        """Issue a token for a client; return its file."""
-        if not client_id:
-            raise ConfigError("a client id has at least one character")
-        token = Token.new(client_id)
-        path = _free(self._client(client_id), ".token")
-        hashed = token.secret_hash()
-        self._add(Issued(f"{token.serial:x}", Kind.TOKEN, client_id, secret_hash=hashed))
-        write_whole(path, token.text().encode() + b"\n", private=True)
-        return path
+        # Dots too: "..", and "a.2", which is what a second certificate of "a" is called.
+        name = quote(client_id, safe="").replace(".", "%2E")
+        return self._certify(self.folder / "clients" / name, client_id, days)
 
     def issued(self) -> list[Issued]:
-        """Return all that has been issued, in order."""
+        """Return the clients' certificates, in the order of their issue."""
         return read_issued(self.clients)
 
     def revoke(self, what: str) -> list[Issued]:
@@ -139,53 +121,32 @@ class Authority:
             ConfigError: nothing valid has that serial number or client id.
         """
         issued = self.issued()
-        # A server has one certificate, which is replaced; clients read no list of revoked ones.
-        found = [
-            one
-            for one in issued
-            if what in (one.name, one.serial) and not one.revoked and one.kind != Kind.SERVER
-        ]
+        found = [one for one in issued if what in (one.name, one.serial) and not one.revoked]
         if not found:
             raise ConfigError(f"nothing valid has the client id or the serial number {what!r}")
         self._write(structs.replace(one, revoked=one.revoked or one in found) for one in issued)
         return found
 
     def _certify(
-        self,
-        path: Path,
-        name: str,
-        days: int,
-        kind: Kind,
-        hosts: Sequence[x509.ExtensionType] = (),
+        self, path: Path, name: str, days: int, hosts: Sequence[x509.ExtensionType] = ()
     ) -> Path:
         # A client's certificate must not do for a server, nor the server's for a client.
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
         extensions = [*hosts, x509.ExtendedKeyUsage([purpose])]
         until, signer = datetime.timedelta(days=days), (self._certificate.subject, self._key)
         signed, key = new_certificate(name[:_NAME_LENGTH], signer, until, extensions)
-        file = _free(path, ".pem")
-        ends = f"{signed.not_valid_after_utc:%Y-%m-%d}"
-        self._add(Issued(f"{signed.serial_number:x}", kind, name, ends))
+        numbered = (path.with_name(f"{path.name}.{i}.pem") for i in itertools.count(2))
+        files = itertools.chain([path.with_name(f"{path.name}.pem")], numbered)
+        file = next(file for file in files if not file.exists())
+        if not hosts:  # before the certificate is there: no client has one that is not listed
+            ends = f"{signed.not_valid_after_utc:%Y-%m-%d}"
+            self._write([*self.issued(), Issued(f"{signed.serial_number:x}", name, ends)])
         _write_pair(file, signed, key)
         return file
-
-    def _client(self, client_id: str) -> Path:
-        # Dots too: "..", and "a.2", which is what a second certificate of "a" is called.
-        return self.folder / "clients" / quote(client_id, safe="").replace(".", "%2E")
-
-    def _add(self, one: Issued) -> None:
-        self._write([*self.issued(), one])
 
     def _write(self, issued: Iterable[Issued]) -> None:
         """Write the file of clients, which a server may be reading."""
         write_whole(self.clients, b"".join(json.encode(one) + b"\n" for one in issued))
-
-
-def _free(path: Path, suffix: str) -> Path:
-    """Return ``path`` with a suffix, and with a number before that if the file is there."""
-    names = itertools.chain([""], (f".{i}" for i in itertools.count(2)))
-    files = (path.with_name(f"{path.name}{name}{suffix}") for name in names)
-    return next(file for file in files if not file.exists())
 
 
 def host_name(host: str) -> x509.GeneralName:

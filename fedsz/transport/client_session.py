@@ -1,12 +1,13 @@
-"""The client's part of the protocol: what it holds, works on and owes. No sockets.
+"""The client's part of the protocol: its requests, and the replies that it owes. No sockets.
 
-A `ClientSession` is a state machine like `ServerSession`: frames and replies go in, what is to be
-sent and told comes out.
+A `ClientSession` is a state machine like `ServerSession`: frames and replies go in; frames, replies
+and events come out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from typing import NamedTuple
 
 import msgspec
@@ -14,15 +15,15 @@ import msgspec
 from fedsz.data_share import Share
 from fedsz.errors import CorruptStream, LinkError
 from fedsz.transport import frames
-from fedsz.transport.link_events import EventKind, LinkEvent, percent_passed
-from fedsz.transport.message_format import Buffer, EncodedMessage, Source
+from fedsz.transport.link_events import EventKind, LinkEvent, progressed
+from fedsz.transport.message_format import EncodedMessage
 
 
 class Request(NamedTuple):
-    """A message that has arrived whole, and is to be answered."""
+    """A complete message that is to be answered."""
 
     message_id: str
-    source: Source  # of its bytes
+    source: BytesIO  # of its bytes
     size: int  # how many
     reply_limit: int  # bytes of the largest reply that the server takes
 
@@ -30,18 +31,17 @@ class Request(NamedTuple):
 class ClientSession:
     """What a client and its server know of each other, over any number of connections.
 
-    It holds what the server waits for and nothing else: at most `MAX_UNANSWERED` requests or their
-    replies, and what is arriving.
+    It has at most `MAX_UNANSWERED` requests or their replies, and one that is arriving.
 
     Args:
         hello: what the client says of itself.
         max_message_bytes: the largest message taken; a function is asked for each.
         send: takes a reply that is to be sent for as long as it is owed.
-        tell: hears of each event, of which RECEIVED is a request. Neither may call the session.
+        tell: receives each event, of which RECEIVED is a request. Neither may call the session.
 
     Attributes:
-        client_id: the client's.
-        bye: the server's last word on this connection; None until it has said it.
+        hello: what the client says of itself, with the share of the data that the server gave.
+        bye: the server's last frame on this connection; None before it.
         requests: those that wait for the app, by message id, the oldest first.
     """
 
@@ -53,27 +53,21 @@ class ClientSession:
         send: Callable[[EncodedMessage], object],
         tell: Callable[[LinkEvent], object],
     ) -> None:
-        self.client_id = hello.client_id
+        self.hello = hello
         self.bye: frames.Bye | None = None
         self.requests: dict[str, Request] = {}
-        self._hello, self._max_message_bytes = hello, max_message_bytes
-        self._send, self._tell = send, tell
+        self._max_message_bytes, self._send, self._tell = max_message_bytes, send, tell
         # Requests that have arrived whole, and the reply to each as soon as there is one. An entry
         # stays until the server acknowledges the reply or says that it does not want it any more.
         self._owed: dict[str, EncodedMessage | None] = {}
         self._welcome: frames.Welcome | None = None  # of this connection
         self._incoming: frames.Incoming | None = None
 
-    @property
-    def node_config(self) -> dict[str, bool | int | float | str]:
-        """What the server knows of this client; its share of the data too, once it has one."""
-        return self._hello.node_config
-
     def connect(self) -> bytes:
         """Begin a new connection; return its first frame."""
         self.disconnect()
         self.bye = None
-        return frames.pack(msgspec.structs.replace(self._hello, have=list(self._owed)))
+        return frames.pack(msgspec.structs.replace(self.hello, have=list(self._owed)))
 
     def disconnect(self) -> None:
         """Note that the connection is over; what is owed stays owed."""
@@ -107,11 +101,7 @@ class ClientSession:
             self._incoming.feed(frame)
             self._arriving(self._incoming, len(frame))
         elif isinstance(frame, frames.Begin):
-            self._require_room(frame.message_id)
-            limit = self._max_message_bytes
-            most = limit if isinstance(limit, int) else limit()
-            self._incoming = frames.Incoming(frame, Buffer(), limit=most)
-            self._arriving(self._incoming, 0)
+            self._begin(frame)
         elif isinstance(frame, frames.Welcome):
             self._welcomed(frame)
         elif isinstance(frame, frames.Ack):
@@ -132,42 +122,44 @@ class ClientSession:
             self._tell_late(message_id)
         for reply in filter(None, self._owed.values()):
             self._send(reply)
-        self._tell(LinkEvent(EventKind.JOINED, self.client_id))
-
-    def _require_room(self, message_id: str) -> None:
-        """Raise CorruptStream if a server sends more requests than it may wait for."""
-        most = frames.MAX_UNANSWERED
-        if message_id not in self._owed and len(self._owed) >= most:
-            raise CorruptStream(f"another request while {most} have no acknowledged reply")
+        self._tell(LinkEvent(EventKind.JOINED, self.hello.client_id))
 
     def _take_share(self, share: Share | None) -> None:
         """Note the share of the data that the server gives, and claim it from now on."""
-        if not self._hello.wants_share:
+        if not self.hello.wants_share:
             return
         if share is None:
             raise LinkError("the server gives no shares of the data: name one by --partition I/N")
-        config = {**self._hello.node_config, **share.as_config()}
-        self._hello = msgspec.structs.replace(self._hello, node_config=config)
+        config = {**self.hello.node_config, **share.as_config()}
+        self.hello = msgspec.structs.replace(self.hello, node_config=config)
+
+    def _begin(self, begin: frames.Begin) -> None:
+        most, limit = frames.MAX_UNANSWERED, self._max_message_bytes
+        if begin.message_id not in self._owed and len(self._owed) >= most:
+            raise CorruptStream(f"another request while {most} have no acknowledged reply")
+        nbytes = limit if isinstance(limit, int) else limit()
+        self._incoming = frames.Incoming(begin, BytesIO(), limit=nbytes)
+        self._arriving(self._incoming, 0)
 
     def _arriving(self, incoming: frames.Incoming, piece: int) -> None:
-        """Take a message that is whole; else tell of it, at its start and at each percent."""
+        """Take a complete message; else tell of its progress."""
         passed, size, message_id = incoming.received, incoming.size, incoming.message_id
-        if incoming.complete:
-            self._arrived(incoming)
-        elif not passed or percent_passed(passed, piece, size):
-            receiving = EventKind.RECEIVING
-            self._tell(LinkEvent(receiving, self.client_id, message_id, passed=passed, size=size))
-
-    def _arrived(self, incoming: frames.Incoming) -> None:
-        self._incoming = None
-        message_id, source = incoming.message_id, incoming.sink
-        if message_id in self._owed or source is None:
+        if not incoming.complete:
+            if not passed or progressed(passed, piece, size):
+                kind = EventKind.RECEIVING
+                self._tell(
+                    LinkEvent(kind, self.hello.client_id, message_id, passed=passed, size=size)
+                )
             return
+        self._incoming, source = None, incoming.sink
+        if message_id in self._owed or not isinstance(source, BytesIO):
+            return
+        source.seek(0)
         self._owed[message_id] = None
         limit = 0 if self._welcome is None else self._welcome.max_message_bytes
-        self.requests[message_id] = Request(message_id, source, incoming.size, limit)
+        self.requests[message_id] = Request(message_id, source, size, limit)
         received = EventKind.RECEIVED
-        self._tell(LinkEvent(received, self.client_id, message_id, incoming.wire_bytes))
+        self._tell(LinkEvent(received, self.hello.client_id, message_id, size=size))
 
     def _acknowledged(self, ack: frames.Ack) -> None:
         reply = self._owed.pop(ack.message_id, None)
@@ -175,10 +167,9 @@ class ClientSession:
         if not ack.received:
             self._tell_late(ack.message_id)
         elif reply is not None:
-            size = frames.message_wire_size(reply)
-            sent = EventKind.SENT
-            self._tell(LinkEvent(sent, self.client_id, ack.message_id, size, reply.error))
+            kind, about = EventKind.SENT, (self.hello.client_id, ack.message_id, reply.error)
+            self._tell(LinkEvent(kind, *about, size=reply.size))
 
     def _tell_late(self, message_id: str) -> None:
         detail = "too late, the server goes on without this reply"
-        self._tell(LinkEvent(EventKind.FAILED, self.client_id, message_id, detail=detail))
+        self._tell(LinkEvent(EventKind.FAILED, self.hello.client_id, message_id, detail=detail))

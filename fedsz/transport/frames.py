@@ -10,29 +10,25 @@ and a body, MessagePack except for DATA, whose body is a piece of a Flower messa
     ACK      server -> client   a reply has arrived, or is not wanted any more: forget it
     BYE      server -> client   the link ends, and why
 
-Fields that a release has added stand at the end and have a default: a peer of an earlier release
-neither sends nor reads them.
-
 A BEGIN before the end of the message in progress breaks that message off. So a server that has
 given up on a request stops sending it, and a client stops sending the reply, at the next chunk: on
-a slow link what nobody waits for would hold up what is waited for.
+a slow link a message that is not awaited would delay those that are.
 
 A server sends a client no further request while `MAX_UNANSWERED` of them have no ACK yet.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import IO, Annotated, ClassVar
 
 import msgspec
 
 from fedsz.data_share import Share
 from fedsz.errors import CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import megabytes, one_line
-from fedsz.transport.message_format import MIN_MESSAGE_BYTES, EncodedMessage, Source
+from fedsz.transport.message_format import MIN_MESSAGE_BYTES, EncodedMessage
 
 PROTOCOL = 1  # raised when either end could misread the other
 CHUNK_BYTES = 64 << 10  # of a message in one DATA frame
@@ -55,10 +51,9 @@ class ByeKind(StrEnum):
     """Why the server ends a link; only after FINISHED has the client done its work."""
 
     FINISHED = "finished"
-    REPLACED = "replaced"  # another connection of the same client came
-    REFUSED = "refused"  # the client broke the protocol or a limit, or is not who it says
+    REFUSED = "refused"  # the client broke a rule, or another connection of the same client came
     TAKEN = "taken"  # its id or share of the data is another's for now
-    FAILED = "failed"  # the server ends before the run does: wait until somebody resumes it
+    FAILED = "failed"  # the server ends before the run does: wait until the run is resumed
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -178,12 +173,11 @@ class Incoming:
         LimitExceeded: it is announced to have more.
     """
 
-    def __init__(self, begin: Begin, sink: Source | None, *, limit: int) -> None:
+    def __init__(self, begin: Begin, sink: IO[bytes] | None, *, limit: int) -> None:
         if begin.size > limit:
             raise LimitExceeded(f"a message of {megabytes(begin.size)}, at most {megabytes(limit)}")
         self.message_id, self.size, self.sink = begin.message_id, begin.size, sink
         self.received = 0  # bytes so far
-        self.wire_bytes = wire_size(pack(begin))  # its cost so far, gRPC's prefixes included
 
     @property
     def complete(self) -> bool:
@@ -201,7 +195,6 @@ class Incoming:
         if not 0 < len(piece) <= due:
             raise CorruptStream(f"{len(piece)} bytes of data where 1 to {due} were due")
         self.received += len(piece)
-        self.wire_bytes += wire_size(piece) + 1  # the type byte
         if self.sink is not None:
             self.sink.write(piece)
 
@@ -209,10 +202,3 @@ class Incoming:
 def wire_size(frame: bytes | memoryview) -> int:
     """Return what gRPC puts on the stream for ``frame``: a flag, four bytes of length, and it."""
     return 5 + len(frame)
-
-
-def message_wire_size(encoded: EncodedMessage) -> int:
-    """Return what all `frames` of a message put on the stream."""
-    begin = pack(Begin(encoded.message_id, encoded.size))
-    chunks = math.ceil(encoded.size / CHUNK_BYTES)
-    return wire_size(begin) + chunks * wire_size(bytes((_DATA,))) + encoded.size

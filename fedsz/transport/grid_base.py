@@ -6,7 +6,7 @@ import copy
 import secrets
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from flwr.app import Message, Metadata, RecordDict
 from flwr.serverapp import Grid
@@ -18,7 +18,6 @@ from fedsz.transport.message_format import (
     MOST_FIELDS,
     Content,
     EncodedMessage,
-    Source,
     decode_message,
     encode_content,
     encode_message,
@@ -32,10 +31,6 @@ class Outgoing(NamedTuple):
     encoded: EncodedMessage
     metadata: Metadata  # a copy: the app may send the same Message again
     reply_fields: int = MOST_FIELDS  # that its reply may have
-
-    def emptied(self) -> Outgoing:
-        """Return it without its bytes, for when they have been sent."""
-        return self._replace(encoded=EncodedMessage(self.encoded.message_id, (), 0))
 
 
 class GridBase(Grid):
@@ -124,7 +119,7 @@ class GridBase(Grid):
         return outgoing
 
 
-def open_reply(source: Source, size: int, out: Outgoing, client: str) -> Message:
+def open_reply(source: IO[bytes], size: int, out: Outgoing, client: str) -> Message:
     """Return the reply to a message that ``source`` holds; an error reply if it is unreadable.
 
     Of its metadata only the times are the client's: a reply cannot claim to come from another

@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import math
 import queue
 import random
 import secrets
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain, takewhile
@@ -39,7 +36,7 @@ from fedsz.transport.frames import (
     pack,
     unpack,
 )
-from fedsz.transport.link_events import EventKind, LinkEvent, OnEvent, percent_passed, tell
+from fedsz.transport.link_events import EventKind, LinkEvent, OnEvent, progressed, tell
 from fedsz.transport.message_format import EncodedMessage, decode_message
 from fedsz.transport.node import Node, StateFolder
 
@@ -48,12 +45,11 @@ _Outbox = queue.SimpleQueue[Iterable[bytes] | None]
 
 _SESSION_KEY_BYTES = 16
 _POLL_SECONDS = 0.5  # between looks at the clock and at `stop` while there is nothing to do
-_PART_SECONDS = 1.0  # for the server to end the stream after its BYE
 MAX_HELLO_BYTES = MAX_FRAME_BYTES - (4 << 10)  # HELLO also lists the requests that are in work
 _JOIN_SECONDS = 2.0
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds between attempts to connect
 
-# Answers that another attempt would only hear again. A proxy that is busy or restarts answers with
+# Answers that another attempt would only get again. A proxy that is busy or restarts answers with
 # other codes, such as RESOURCE_EXHAUSTED or UNAUTHENTICATED: the client tries again.
 _FINAL_CODES = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION_DENIED)
 # gRPC's words for a server whose certificate has another authority, or is for other hosts.
@@ -77,7 +73,6 @@ def run_client(
     max_wait: float | None = None,
     state_dir: Path | None = None,
     max_message_bytes: int | Callable[[], int] = DEFAULT_MAX_MESSAGE_BYTES,
-    max_bits: float = math.inf,
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> None:
@@ -93,9 +88,9 @@ def run_client(
     Args:
         app: a Flower ClientApp; what it raises becomes an error reply.
         server: ``host:port``.
-        client_id: names this client. While a process of this name is connected, the server lets
-            no other one in; a second one waits, as it does for a server that is not there. "" draws
-            a name, which ``state_dir`` keeps.
+        client_id: names this client. While a process of this name is connected, a second one
+            waits, as it does for a server that is not there. "" draws one, which
+            ``state_dir`` keeps.
         node_config: the app's ``context.node_config``; the server is sent it, too.
         wants_share: ask the server for a share of the data, which ``context.node_config`` then has
             as "partition-id" and "num-partitions". If ``state_dir`` has kept one, ask for that.
@@ -105,8 +100,7 @@ def run_client(
         state_dir: a folder for the Context's state, to go on with after a crash; it is emptied
             when the run is over. None keeps it in memory alone.
         max_message_bytes: the largest message taken from the server; a function is asked for each.
-        max_bits: a second, to send and as many to receive.
-        on_event: told of the link and of messages, from several threads: must not block.
+        on_event: receives the events of the link, from several threads: must not block.
         stop: ends the client when set, after the message in work.
 
     Raises:
@@ -140,10 +134,8 @@ def run_client(
         folder = None
         if state_dir is not None:
             folder = stack.enter_context(StateFolder(state_dir))
-            hello = folder.remember(hello, named=bool(client_id))
-        link = stack.enter_context(
-            _Link(server, hello, max_message_bytes, credentials, on_event, max_bits)
-        )
+            hello = folder.resume(hello, named=bool(client_id))
+        link = stack.enter_context(_Link(server, hello, max_message_bytes, credentials, on_event))
         node = Node(app, hello.node_config, run_config, folder)
         stack.callback(gc.unfreeze)
         answered = 0
@@ -156,7 +148,12 @@ def run_client(
             request = link.next_request(_POLL_SECONDS)
             if request is None:
                 continue
-            _answer(link, node, request)
+            if link.session.hello != hello:  # the server has given it another share of the data
+                hello = link.session.hello
+                node.configure(hello.node_config)
+                if folder is not None:
+                    folder.keep(hello)
+            link.hand_in(_answer(link, node, request))
             answered += 1
             # Streams and records may refer to each other in circles: without a collection those
             # that came and went would stay beside the next ones.
@@ -179,19 +176,19 @@ def _check_hello(hello: Hello) -> None:
         raise ConfigError(f"client_id and node_config have {len(raw)} bytes; {most}")
 
 
-def _answer(link: _Link, node: Node, request: Request) -> None:
-    """Run the app on a request, and hand in its reply.
+def _answer(link: _Link, node: Node, request: Request) -> EncodedMessage:
+    """Run the app on a request, and return its reply.
 
     Raises:
         LinkError: the request cannot be read.
     """
     try:
-        message = decode_message(request.source, request.size)
+        with request.source as source:  # its bytes go before the app works
+            message = decode_message(source, request.size)
     except CorruptStream as err:
         raise LinkError(f"{link.server} sent a message that cannot be read: {err}") from err
     link.tell_work(message)
-    node.configure(link.session.node_config)
-    link.hand_in(node.answer(message, limit=request.reply_limit))
+    return node.answer(message, limit=request.reply_limit)
 
 
 class _Link:
@@ -204,7 +201,6 @@ class _Link:
         max_message_bytes: int | Callable[[], int],
         credentials: grpc.ChannelCredentials | None,
         on_event: OnEvent | None,
-        max_bits: float,
     ) -> None:
         self.finished = False  # the server has said that the run is over
         self.session = ClientSession(
@@ -217,7 +213,6 @@ class _Link:
         self._trouble = "no answer yet"
         self._closed = threading.Event()
         self._news = threading.Event()  # for the app: a request, or the end
-        self._up, self._down = (Pace(max_bits, self._closed) for _ in range(2))
         self._call: grpc.Call | None = None
         self._outbox: _Outbox = queue.SimpleQueue()  # of the connection
         self._lock = threading.Lock()  # over session, and what it says goes to _outbox
@@ -284,10 +279,9 @@ class _Link:
         for i, frame in enumerate(takewhile(wanted, frames(reply))):
             # gRPC asks for a frame when the one before is on its way.
             passed = max(0, i - 1) * CHUNK_BYTES
-            if not i or percent_passed(passed, CHUNK_BYTES, size):
+            if not i or progressed(passed, CHUNK_BYTES, size):
                 self._tell(EventKind.SENDING, message_id=message_id, passed=passed, size=size)
             yield frame
-            self._up.passed(len(frame))
 
     def _reply(self, message_id: str) -> EncodedMessage | None:
         with self._lock:
@@ -364,37 +358,9 @@ class _Link:
         for raw in call:
             with self._lock:
                 self.session.receive(raw)
-            self._down.passed(len(raw))
             if self.session.bye is not None:
-                # Let the server end the stream in good order, in a moment.
-                impatience = threading.Timer(_PART_SECONDS, call.cancel)
-                impatience.start()
-                outbox.put(None)
-                with contextlib.suppress(grpc.RpcError):
-                    deque(call, maxlen=0)
-                impatience.cancel()
-                return
+                outbox.put(None)  # the server ends the stream in good order
         self._trouble = "the server closed the connection"
 
     def _tell(self, kind: EventKind, detail: str = "", **more: Any) -> None:
-        tell(self._on_event, LinkEvent(kind, self.session.client_id, detail=detail, **more))
-
-
-class Pace:
-    """Holds up whoever passes bytes, so that no more pass than so many bits a second.
-
-    Args:
-        bits: a second; infinite for no limit.
-        closed: ends all waiting when set.
-    """
-
-    def __init__(self, bits: float, closed: threading.Event) -> None:
-        self._seconds_per_byte = 8 / bits
-        self._closed = closed
-        self._free = 0.0  # when the bytes so far have passed
-
-    def passed(self, nbytes: int) -> None:
-        """Note that bytes have passed; return when the next ones may."""
-        now = time.monotonic()
-        self._free = max(self._free, now) + nbytes * self._seconds_per_byte
-        self._closed.wait(self._free - now)
+        tell(self._on_event, LinkEvent(kind, self.session.hello.client_id, detail=detail, **more))

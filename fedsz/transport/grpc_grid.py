@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
+from itertools import islice
 from queue import SimpleQueue
-from typing import Self
+from typing import Final, Self
 
 import grpc
 from flwr.app import Error, Message
 
 from fedsz.errors import ConfigError, FedszError, LinkError
-from fedsz.flower_compat import ErrorCode, error_reply
+from fedsz.flower_compat import error_reply
 from fedsz.transport.address import Address, connections_for_clients
 from fedsz.transport.channel import (
     DEFAULT_MAX_MESSAGE_BYTES,
@@ -25,18 +27,20 @@ from fedsz.transport.channel import (
     SERVICE,
     warn_of_plaintext,
 )
-from fedsz.transport.credentials import Identities
+from fedsz.transport.credentials import Revocations
 from fedsz.transport.grid_base import GridBase, open_reply
-from fedsz.transport.grpc_server import Hub, spool
+from fedsz.transport.grpc_server import Hub, now
 from fedsz.transport.link_events import Counters, NodeConfig, OnEvent, tell
+from fedsz.transport.message_format import EncodedMessage
 from fedsz.transport.server_session import Delivery, Outcome, ServerSession, Settler, Stored
+from fedsz.whole_files import Pathish
 
 logger = logging.getLogger(__name__)
 
 _Outcomes = SimpleQueue[tuple[Delivery, Outcome]]
 _FINISHED = "the run has finished"
 _REFUSABLE = 8  # connections beside those of clients, to be refused with a reason
-MOST_UNPULLED = 1 << 16  # outcomes that are kept until they are pulled
+SPOOL_MEMORY_BYTES: Final = 64 << 10  # of each reply; a larger one waits on disk
 _CLOSE_SECONDS = 5.0  # for clients to hear that the run is over
 
 
@@ -57,11 +61,11 @@ class GrpcGrid(GridBase):
         max_message_bytes: the largest reply accepted; a client that sends more is refused.
         reconnect_grace: seconds in which a client that lost its connection may come back before
             the replies it owes are given up.
-        identities: who may connect, by certificate or token; None asks for nothing but the
-            certificate that ``credentials`` may ask for.
+        client_file: the fleet's clients; a certificate that is revoked there is refused.
         run_id: identifies the run to the ClientApps, whose Contexts last as long as it does. A
             server that is restarted to continue a run passes the same; None draws one.
-        on_event: told of joins, leaves and messages, from the grid's own thread: must not block.
+        on_event: receives events of clients and messages, from the grid's own thread: must not
+            block.
         max_connections: in all; None takes what file descriptors allow, of which this process gets
             as many as it may have; see `fedsz.transport.address`.
         shares: of the data, to give to clients that ask for one. No two connected clients have the
@@ -70,7 +74,7 @@ class GrpcGrid(GridBase):
             is refused, which the client logs, or "". It must not block.
 
     Raises:
-        ConfigError: the port is out of range, or tokens are to travel without TLS.
+        ConfigError: the port is out of range, or the file of clients is not what it should be.
 
     Examples:
         >>> from fedsz.flower import GrpcGrid
@@ -89,7 +93,7 @@ class GrpcGrid(GridBase):
         credentials: grpc.ServerCredentials | None = None,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         reconnect_grace: float = 10.0,
-        identities: Identities | None = None,
+        client_file: Pathish | None = None,
         run_id: int | None = None,
         on_event: OnEvent | None = None,
         max_connections: int | None = None,
@@ -102,27 +106,23 @@ class GrpcGrid(GridBase):
         self._address, self._credentials = Address(host, port), credentials
         most = max_connections or connections_for_clients()
         self.max_connections = most
-        self._identities = identities or Identities()
-        if self._identities.by_token and credentials is None:
-            raise ConfigError("tokens need TLS: without it, anyone on the path can read them")
         session = ServerSession(
             max_message_bytes=max_message_bytes,
             reconnect_grace=reconnect_grace,
-            open_sink=spool,
+            open_sink=partial(tempfile.SpooledTemporaryFile, SPOOL_MEMORY_BYTES),
             tell=partial(tell, on_event),
             shares=shares,
             why_unfit=why_unfit,
         )
-        self._hub = Hub(session, self._identities, most)
+        self._hub = Hub(session, Revocations(client_file), most)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving
         # Over _loop: what is posted is posted before the end. The garbage collector may free a
         # `_Replies` in the middle of a call, in the same thread, and that one calls as well.
         self._lock = threading.RLock()
         self._farewell: asyncio.Future[tuple[str, bool]]
-        # Outcomes by message id, the oldest first; each reply among them may be an open file.
+        # Outcomes by message id, the oldest first.
         self._unpulled: dict[str, tuple[Delivery, Outcome]] = {}
-        self._most_files = most
 
     @property
     def port(self) -> int:
@@ -131,8 +131,8 @@ class GrpcGrid(GridBase):
 
     @property
     def counters(self) -> Counters:
-        """What has crossed the links so far; the difference of two snapshots tells of a round."""
-        return copy.copy(self._hub.session.counters)
+        """Bytes that have crossed the links; the difference of two snapshots is of a round."""
+        return copy.copy(self._hub.counters)
 
     @property
     def bandwidths(self) -> Mapping[int, float]:
@@ -141,7 +141,7 @@ class GrpcGrid(GridBase):
 
     def client_name(self, node: int) -> str:
         """Return the id by which a client has named itself; its node id if it never has."""
-        return self._hub.session.client_name(node)
+        return self._hub.session.names.get(node, str(node))
 
     def start(self) -> Self:
         """Begin to listen.
@@ -165,10 +165,10 @@ class GrpcGrid(GridBase):
         return self
 
     def close(self, reason: str = _FINISHED, *, failed: bool = False) -> None:
-        """Send all clients home, for a reason that they are told, and stop listening.
+        """Disconnect all clients, with a reason, and stop listening.
 
-        ``failed`` says that the run has not finished: clients wait for somebody to resume it. This
-        takes a few seconds at most. Replies still awaited become error replies.
+        ``failed`` says that the run has not finished: clients wait until it is resumed. This takes
+        a few seconds at most. Replies still awaited become error replies.
         """
         with self._lock:
             loop, self._loop = self._loop, None
@@ -201,7 +201,7 @@ class GrpcGrid(GridBase):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send ``messages`` and return their ids; a missing reply is an error after its ttl.
 
-        Replies wait to be pulled. Beyond `max_connections`, the oldest one becomes an error.
+        Replies wait to be pulled. Beyond `max_connections`, the oldest ones are dropped.
 
         Raises:
             ConfigError: a message is no request, or holds what cannot be sent.
@@ -216,23 +216,15 @@ class GrpcGrid(GridBase):
         return [_open(*both) for both in found]
 
     def _keep_outcome(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Keep an outcome until it is pulled, without the bytes of its message."""
-        delivery.out = delivery.out.emptied()
+        """Keep an outcome until it is pulled; each reply among them may be an open file."""
+        sent = EncodedMessage(delivery.message_id, (), 0)  # the model may be one, too
+        delivery.out = delivery.out._replace(encoded=sent)
         with self._lock:
             self._unpulled[delivery.message_id] = delivery, outcome
-            if len(self._unpulled) <= self._most_files:
-                return
-            waiting = self._unpulled.items()
-            files = [(i, d, o) for i, (d, o) in waiting if isinstance(o, Stored)]
-            if len(files) > self._most_files:
-                oldest, late, reply = files[0]
-                _discard(reply)
-                before = f"before {self._most_files} others had come"
-                why = f"the reply of client {late.client_id!r} was dropped: nobody asked for it"
-                error = Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"{why} {before}")
-                self._unpulled[oldest] = late, error
-            if len(self._unpulled) > MOST_UNPULLED:
-                del self._unpulled[next(iter(self._unpulled))]
+            surplus = len(self._unpulled) - self.max_connections
+            for late in list(islice(self._unpulled, max(0, surplus))):
+                logger.warning("the reply to %s is dropped: it was not pulled in time", late)
+                _discard(self._unpulled.pop(late)[1])
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -255,7 +247,7 @@ class GrpcGrid(GridBase):
             Delivery(out, out.metadata.ttl if timeout is None else timeout, settle)
             for out in self._prepare(messages)
         ]
-        if not self._call(lambda hub: hub.post(deliveries)):
+        if not self._call(lambda hub: hub.session.post(deliveries, now())):
             way_out = "call start() first, and nothing after close()"
             raise LinkError(f"this grid is not serving: {way_out}")
         return deliveries
@@ -294,9 +286,9 @@ class GrpcGrid(GridBase):
         self._loop = asyncio.get_running_loop()
         self._farewell = self._loop.create_future()
         ready.set_result(port)
-        revocation = asyncio.create_task(self._hub.watch_revocations())
+        watch = asyncio.create_task(self._hub.watch())
         reason, failed = await self._farewell
-        revocation.cancel()
+        watch.cancel()
         self._hub.session.shut(reason, failed=failed)
         await server.stop(_CLOSE_SECONDS)
 
@@ -327,7 +319,7 @@ class _Replies:
         """Await the missing replies for so long from when they were asked for."""
         if self._missing:
             deliveries = self._deliveries
-            self._call(lambda hub: hub.hasten(deliveries, seconds))
+            self._call(lambda hub: hub.session.hasten(deliveries, seconds, now()))
 
     def close(self) -> None:
         """Await no more replies."""

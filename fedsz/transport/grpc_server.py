@@ -1,4 +1,4 @@
-"""The IO of a server: streams, timers and temporary files for its `ServerSession`.
+"""The IO of a server: streams, time and temporary files for its `ServerSession`.
 
 A `Hub` lives on one event loop and is touched from nowhere else, so it needs no locks, and a
 client costs two coroutines instead of threads. `GrpcGrid` is its face to other threads.
@@ -8,37 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 from collections.abc import Callable
-from functools import partial
-from typing import IO
 
 import grpc
 
 from fedsz.errors import LinkError
-from fedsz.transport.credentials import Identities
+from fedsz.transport.credentials import Identity, Revocations, identity_of
 from fedsz.transport.frames import Bye, ByeKind, Control, frames, pack, wire_size
 from fedsz.transport.link_events import Counters
 from fedsz.transport.server_session import Delivery, ServerSession
 
 logger = logging.getLogger(__name__)
 
-SPOOL_MEMORY_BYTES = 64 << 10  # of each reply; a larger one waits on disk
 _HELLO_SECONDS = 10.0
-_REVOCATION_SECONDS = 2.0  # between looks at the file of clients
+_TICK_SECONDS = 0.2  # between looks at the clock and at the file of clients
 _QUEUE = 256  # messages and frames that a client has not taken; it is not read before it does
 _BYE_SECONDS = 2.0  # for the reason of a refusal to reach the client
-
-
-def spool() -> IO[bytes]:
-    """Return a file for the bytes of one reply."""
-    return tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES)
 
 
 class Connection:
     """One gRPC stream. All writing is done by `send`: gRPC takes one frame at a time."""
 
     def __init__(self, context: grpc.aio.ServicerContext, counters: Counters) -> None:
+        self.identity: Identity | None = None
         self.bye: Bye | None = None  # once it is to end
         self.ending = asyncio.Event()  # set with `bye`
         self._context, self._counters = context, counters
@@ -64,8 +56,8 @@ class Connection:
             self.ending.set()
         self._queue.put_nowait(item)
 
-    async def send(self, sent: Callable[[Delivery, int], None]) -> None:
-        """Write the queue until the stream ends; ``sent`` is called with each whole message."""
+    async def send(self, sent: Callable[[Delivery], None]) -> None:
+        """Write the queue until the stream ends; call ``sent`` with each complete message."""
         while self.bye is None:
             item = await self._queue.get()
             self._queue.task_done()
@@ -75,15 +67,13 @@ class Connection:
                 await self._write(pack(item))
         await self._write(pack(self.bye))
 
-    async def _send_message(self, item: Delivery, sent: Callable[[Delivery, int], None]) -> None:
-        wire_bytes = 0
+    async def _send_message(self, item: Delivery, sent: Callable[[Delivery], None]) -> None:
         for frame in frames(item.out.encoded):
             if self.bye is not None or item.done:
                 return
             # Returns when the transport has taken it, so a slow client holds one chunk, no more.
             await self._write(frame)
-            wire_bytes += wire_size(frame)
-        sent(item, wire_bytes)
+        sent(item)
 
     async def _write(self, frame: bytes) -> None:
         await self._context.write(frame)
@@ -94,33 +84,23 @@ class Hub:
     """Reports events and time to a `ServerSession`.
 
     If there is no room for another connection, the oldest one without a HELLO makes room; if all
-    have said HELLO, the new one is told to try again.
+    have said HELLO, the new one has to try again.
 
     Args:
         session: of all clients.
-        identities: who may connect.
+        revocations: certificates that are refused.
         most: connections at a time.
     """
 
-    def __init__(self, session: ServerSession, identities: Identities, most: int) -> None:
-        self.session, self._identities, self._most = session, identities, most
-        self._alarm: asyncio.TimerHandle | None = None
+    def __init__(self, session: ServerSession, revocations: Revocations, most: int) -> None:
+        self.session, self._revocations, self._most = session, revocations, most
+        self.counters = Counters()
         self._connections = 0
         self._silent: dict[Connection, None] = {}  # those without a HELLO, the oldest first
 
-    def post(self, deliveries: list[Delivery]) -> None:
-        """Send each message to its node; one that cannot be sent has its outcome at once."""
-        self.session.post(deliveries, _now())
-        self._set_alarm()
-
-    def hasten(self, deliveries: list[Delivery], timeout: float) -> None:
-        """Await these replies for ``timeout`` seconds from when they were posted."""
-        self.session.hasten(deliveries, timeout, _now())
-        self._set_alarm()
-
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Handle one connection from its HELLO to its end: gRPC calls this for each stream."""
-        connection = Connection(context, self.session.counters)
+        connection = Connection(context, self.counters)
         if self._connections >= self._most:
             full = Bye(ByeKind.TAKEN, f"the server has its {self._most} connections")
             if not self._silent:
@@ -132,28 +112,26 @@ class Hub:
         self._connections += 1
         self._silent[connection] = None
         try:
-            await self._serve(connection, context)
+            connection.identity = identity_of(context)
+            self._revoke()
+            self.session.connect(connection)
+            await self._serve(connection)
+        except LinkError as err:
+            await context.write(pack(Bye(ByeKind.REFUSED, str(err))))
         finally:
             self._connections -= 1
             self._silent.pop(connection, None)
 
-    async def _serve(self, connection: Connection, context: grpc.aio.ServicerContext) -> None:
-        try:
-            self.session.connect(connection, self._identities.of(context))
-        except LinkError as err:
-            self.session.connect(connection)
-            self.session.refuse(connection, str(err))
-        sent = partial(self.session.sent, connection)
+    async def _serve(self, connection: Connection) -> None:
         # A client that neither reads nor writes does not hold up its end.
-        work = (connection.send(sent), self._read(connection))
+        work = (connection.send(self.session.sent), self._read(connection))
         tasks = [asyncio.create_task(job) for job in (*work, connection.ending.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if connection.bye is not None:
                 await asyncio.wait(tasks[: len(work)], timeout=_BYE_SECONDS)
         finally:
-            self.session.lost(connection, _now())
-            self._set_alarm()
+            self.session.lost(connection, now())
             for task in tasks:
                 task.cancel()
             for outcome in await asyncio.gather(*tasks, return_exceptions=True):
@@ -168,27 +146,20 @@ class Hub:
             self.session.refuse(connection, f"no HELLO within {_HELLO_SECONDS:g} s")
         self._silent.pop(connection, None)
         while raw is not None:
-            self.session.receive(connection, raw, _now())
+            self.session.receive(connection, raw, now())
             raw = await connection.read() if self.session.serves(connection) else None
 
-    async def watch_revocations(self) -> None:
-        """End the connections of clients that are revoked while they are here, for ever."""
+    async def watch(self) -> None:
+        """Have the session look at the clock and at the revocations, until this is cancelled."""
         while True:
-            await asyncio.sleep(_REVOCATION_SECONDS)
-            self.session.revoke(self._identities.revoked())
+            await asyncio.sleep(_TICK_SECONDS)
+            self._revoke()
+            self.session.tick(now())
 
-    def _set_alarm(self) -> None:
-        """Call the session when the first of its time limits is over."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        due = self.session.next_deadline()
-        loop = asyncio.get_running_loop()
-        self._alarm = None if due is None else loop.call_at(due, self._tick)
-
-    def _tick(self) -> None:
-        self.session.tick(_now())
-        self._set_alarm()
+    def _revoke(self) -> None:
+        self.session.revoke(self._revocations.serials())
 
 
-def _now() -> float:
+def now() -> float:
+    """Return the time of the event loop, in seconds."""
     return asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""What is told of a link: events as they happen, and counters."""
+"""Events of a link as they happen, and its counters."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ class EventKind(StrEnum):
     RECEIVING = "receiving"  # `passed` of `size` bytes of a message are here
     WORKING = "working"  # the client's app has begun to answer a message; `detail` is its type
     SENDING = "sending"  # the client has sent `passed` of `size` bytes of a reply
-    RECEIVED = "received"  # a whole message
-    SENT = "sent"  # a whole message; on the client: and the server has it. `detail`: it is an error
+    RECEIVED = "received"  # a message of `size` bytes
+    SENT = "sent"  # likewise; on the client: and the server has it. `detail`: it is an error
     FAILED = "failed"  # the server gave up on a message; `detail` says why
     REFUSED = "refused"
 
 
 @dataclass(frozen=True)
 class LinkEvent:
-    """News of a link, for those who show or record what goes on."""
+    """News of a link, for displays and records."""
 
     kind: EventKind
-    client_id: str  # whose link it is
+    client_id: str  # of the link
     message_id: str = ""  # of the message, or of the one replied to
-    wire_bytes: int = 0  # of this message, as gRPC's messages carry it, their prefixes included
     detail: str = ""  # a sentence for people
     passed: int = 0  # bytes so far, of a message on its way
-    size: int = 0  # all its bytes
+    size: int = 0  # bytes of the message
     round: int = 0  # of the message, as Flower's strategies count; 0 where it says none
     # What the client said of itself when it joined.
     node_config: NodeConfig = field(default_factory=dict)
@@ -47,15 +46,15 @@ class LinkEvent:
 
 OnEvent = Callable[[LinkEvent], None]
 
-# Not in the log of a process: they come by the message, or by the percent of one.
+# Not in the log of a process: they come by the message, or by a part of one.
 _ROUTINE = frozenset(
     (EventKind.RECEIVING, EventKind.WORKING, EventKind.SENDING, EventKind.RECEIVED, EventKind.SENT)
 )
 
 
-def percent_passed(passed: int, piece: int, size: int) -> bool:
-    """Return whether another percent of ``size`` bytes has ``passed`` with the last ``piece``."""
-    return 100 * passed // size > 100 * max(0, passed - piece) // size
+def progressed(passed: int, piece: int, size: int) -> bool:
+    """Return whether another twentieth of ``size`` bytes has ``passed`` with the last ``piece``."""
+    return 20 * passed // size > 20 * max(0, passed - piece) // size
 
 
 def tell(on_event: OnEvent | None, event: LinkEvent) -> None:
@@ -74,13 +73,11 @@ def tell(on_event: OnEvent | None, event: LinkEvent) -> None:
 
 @dataclass
 class Counters:
-    """What has crossed a Grid's links so far.
+    """Bytes that have crossed a Grid's links so far.
 
-    Bytes are counted at gRPC-message level: every frame and gRPC's five bytes before it. HTTP/2
+    They are counted at gRPC-message level: every frame and gRPC's five bytes before it. HTTP/2
     adds less than 0.1 % to large messages; TLS and TCP add their own.
     """
 
-    messages_sent: int = 0
-    messages_received: int = 0
     wire_bytes_sent: int = 0
     wire_bytes_received: int = 0

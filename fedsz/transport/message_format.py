@@ -9,12 +9,9 @@ round differ in their envelopes only and share all the rest.
 
 from __future__ import annotations
 
-import mmap
 import struct
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import chain
 from typing import IO, Annotated, Any, Final
 
@@ -141,49 +138,10 @@ def encode_message(
     return EncodedMessage(message_id, segments, sum(map(len, segments)), error)
 
 
-class Buffer:
-    """Bytes that arrive in pieces and are then read once; what has been read is freed.
-
-    So decoding from it takes the memory of the message once, not twice. Its blocks are mappings
-    of their own: freed heap memory would stay with the process, behind what is still in use.
-    """
-
-    _BLOCK_BYTES = 4 << 20
-
-    def __init__(self) -> None:
-        self._blocks: deque[mmap.mmap] = deque()
-        self._start = 0  # of what is unread in the first block
-
-    def write(self, piece: memoryview, /) -> None:
-        """Append ``piece``."""
-        while len(piece):
-            if not self._blocks or self._blocks[-1].tell() == self._BLOCK_BYTES:
-                self._blocks.append(mmap.mmap(-1, self._BLOCK_BYTES))
-            room = self._BLOCK_BYTES - self._blocks[-1].tell()
-            self._blocks[-1].write(piece[:room])
-            piece = piece[room:]
-
-    def read(self, n: int, /) -> bytes:
-        """Return the next ``n`` bytes, fewer at the end."""
-        out = BytesIO()  # grows in place, and getvalue() hands out its buffer without a copy
-        while n and self._blocks:
-            block = self._blocks[0]
-            end = min(block.tell(), self._start + n)
-            n -= out.write(block[self._start : end])
-            self._start = end
-            if end == block.tell():
-                self._blocks.popleft().close()
-                self._start = 0
-        return out.getvalue()
-
-
-Source = IO[bytes] | Buffer  # where a message is read from
-
-
 class _Reader:
     """Takes fields off a source and believes no length that the message has not room for."""
 
-    def __init__(self, source: Source, size: int) -> None:
+    def __init__(self, source: IO[bytes], size: int) -> None:
         self._source, self.left, self.offset = source, size, 0
 
     def take(self, n: int, what: str) -> bytes:
@@ -194,7 +152,7 @@ class _Reader:
         return out
 
 
-def decode_message(source: Source, size: int, most_fields: int = MOST_FIELDS) -> Message:
+def decode_message(source: IO[bytes], size: int, most_fields: int = MOST_FIELDS) -> Message:
     """Return the message in the next ``size`` bytes of ``source``.
 
     The data of each array is read once, straight into the bytes that its `Array` keeps. The text of
@@ -239,7 +197,7 @@ def decode_message(source: Source, size: int, most_fields: int = MOST_FIELDS) ->
         raise CorruptStream(f"not a Flower message: {err}", offset=reader.offset) from err
 
 
-def decode_content(head: bytes, source: Source, size: int) -> RecordDict:
+def decode_content(head: bytes, source: IO[bytes], size: int) -> RecordDict:
     """Return the records of a `Content` by its head, and its data in the next bytes of ``source``.
 
     Raises:

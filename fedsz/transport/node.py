@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Any, Final, Self
 
-import msgspec
 from flwr.app import ConfigRecord, Context, Message, Metadata, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
+from msgspec.structs import replace
 
 from fedsz.data_share import Share
-from fedsz.errors import ConfigError, FedszError, log_failure
+from fedsz.errors import ConfigError, CorruptStream, FedszError, log_failure
 from fedsz.flower_compat import SUPERLINK_NODE_ID, ErrorCode, error_reply
 from fedsz.formatting import megabytes
 from fedsz.transport.credentials import read_private
-from fedsz.transport.frames import Hello
+from fedsz.transport.frames import Hello, pack, unpack
 from fedsz.transport.message_format import EncodedMessage, encode_message
 from fedsz.transport.records_file import read_records, write_records
 from fedsz.whole_files import lock_folder, remove_parts, write_whole
@@ -27,20 +27,9 @@ from fedsz.whole_files import lock_folder, remove_parts, write_whole
 logger = logging.getLogger(__name__)
 
 STATE: Final = "state"
-CLIENT: Final = "client.json"
+HELLO: Final = "hello"
 LASTING: Final = "fedsz.lasting."  # what names of records begin with that hold for all runs
 _ABOUT: Final = "fedsz.client"
-
-
-class Remembered(msgspec.Struct, frozen=True):
-    """What a client's next process says of itself."""
-
-    session_key: bytes
-    drawn_id: Annotated[str, msgspec.Meta(max_length=256)] = ""  # of a client without a name
-    share: Share | None = None  # of the data, that the server gave
-
-
-_remembered: Final = msgspec.json.Decoder(Remembered)  # made before any thread uses it
 
 
 class StateFolder:
@@ -54,8 +43,7 @@ class StateFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._client = path / STATE, path / CLIENT
-        self._remembered: Remembered
+        self.path, self._hello = path / STATE, path / HELLO
         self._lock = lock_folder(path, "client")
         remove_parts(self.path)
 
@@ -83,50 +71,38 @@ class StateFolder:
             logger.error("%s; after a crash this client begins anew", err)
             self.path.unlink(missing_ok=True)
 
-    def remember(self, hello: Hello, *, named: bool) -> Hello:
-        """Return a HELLO with the session key, the drawn id and the share of the process before.
+    def resume(self, hello: Hello, *, named: bool) -> Hello:
+        """Return a HELLO with the session key, and the share, of the process before.
 
         Args:
-            hello: what is said, and remembered, if nothing was.
-            named: the client id in it was not drawn.
+            hello: of this process; it is kept if there is none of a process before.
+            named: the client id in it was not drawn; a drawn one is that of the process before.
 
         Raises:
             ConfigError: the folder cannot be written, or others can read the key.
         """
-        last = self._read_client(len(hello.session_key)) or Remembered(hello.session_key)
-        if not named:
-            last = msgspec.structs.replace(last, drawn_id=last.drawn_id or hello.client_id)
-        self._write_client(last)
-        config = hello.node_config
-        if hello.wants_share and last.share is not None:
-            config = {**config, **last.share.as_config()}
-        client_id = hello.client_id if named else last.drawn_id
-        changed = {"session_key": last.session_key, "client_id": client_id, "node_config": config}
-        return msgspec.structs.replace(hello, **changed)
+        last = None
+        with suppress(CorruptStream):  # a damaged file is as good as none
+            last = unpack(read_private(self._hello)) if self._hello.exists() else None
+        if isinstance(last, Hello) and len(last.session_key) == len(hello.session_key):
+            share = Share.of(last.node_config) if hello.wants_share else None
+            config = {**hello.node_config, **(share.as_config() if share else {})}
+            client_id = hello.client_id if named else last.client_id
+            key = last.session_key
+            hello = replace(hello, session_key=key, client_id=client_id, node_config=config)
+        write_whole(self._hello, pack(hello), private=True)
+        return hello
 
-    def keep_share(self, node_config: UserConfig) -> None:
-        """Remember the share of the data that the server gave."""
-        share = Share.of(node_config)
+    def keep(self, hello: Hello) -> None:
+        """Write the HELLO that the next process resumes."""
         try:
-            self._write_client(msgspec.structs.replace(self._remembered, share=share))
+            write_whole(self._hello, pack(hello), private=True)
         except ConfigError as err:
             logger.error("%s; after a crash this client asks for any share", err)
 
-    def _read_client(self, key_bytes: int) -> Remembered | None:
-        """Return what is remembered; None for a damaged file or none."""
-        with contextlib.suppress(msgspec.DecodeError):
-            last = _remembered.decode(read_private(self._client)) if self._client.exists() else None
-            if last is not None and len(last.session_key) == key_bytes:
-                return last if last.share is None or last.share.is_possible else None
-        return None
-
-    def _write_client(self, remembered: Remembered) -> None:
-        self._remembered = remembered
-        write_whole(self._client, msgspec.json.encode(remembered), private=True)
-
     def clear(self) -> None:
-        """Remove the state, and all that is remembered with it."""
-        for path in (self.path, self._client):
+        """Remove the state, and the HELLO."""
+        for path in (self.path, self._hello):
             path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
@@ -139,7 +115,7 @@ class StateFolder:
 def node_id(client_id: str) -> int:
     """Return the node id of a client: the same in every run, positive, fits an int64."""
     digest = hashlib.sha256(client_id.encode()).digest()
-    # 0 and 1 are taken: nobody, and Flower's server.
+    # 0 and 1 are taken: no node, and Flower's server.
     return max(int.from_bytes(digest[:8]) >> 1, SUPERLINK_NODE_ID + 1)
 
 
@@ -163,18 +139,14 @@ class Node:
 
     def configure(self, node_config: UserConfig) -> None:
         """Have the app see another ``node_config`` from now on; the server may have changed it."""
-        if node_config == self._node_config:
-            return
         self._node_config = node_config
         if self._context is not None:
             self._context.node_config = dict(node_config)
-        if self._folder is not None:
-            self._folder.keep_share(node_config)
 
     def answer(self, message: Message, *, limit: int) -> EncodedMessage:
         """Run the app and return its reply, or an error reply, ready for the wire.
 
-        Whatever the app raises becomes the text of an error reply: one client's mistake must not
+        An exception of the app becomes the text of an error reply: one client's mistake must not
         end the run, nor its own part in it. The other end takes a reply of ``limit`` bytes.
         """
         asked = message.metadata

@@ -8,7 +8,7 @@ waits for nothing and reads no clock, so a test can take it through any order of
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -21,20 +21,22 @@ from fedsz.errors import CorruptStream, UnsupportedStream
 from fedsz.flower_compat import ErrorCode
 from fedsz.formatting import megabytes
 from fedsz.transport import frames
-from fedsz.transport.credentials import Identity, why_revoked, why_wrong
+from fedsz.transport.credentials import Identity
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Incoming, Welcome
 from fedsz.transport.grid_base import Outgoing
-from fedsz.transport.link_events import Counters, EventKind, LinkEvent, NodeConfig
+from fedsz.transport.link_events import EventKind, LinkEvent, NodeConfig, progressed
 from fedsz.transport.node import node_id
 
-MAX_PEERS: Final = 1 << 16  # clients that are remembered; more are taken once some have left
-TIMED_BYTES: Final = 64 << 10  # after its first chunk, from which an upload tells a bandwidth
-NEWS_SECONDS: Final = 1.0  # between two events of an upload
+MAX_CLIENTS: Final = 1 << 16  # that are connected or may return, and ids that are remembered
+TIMED_BYTES: Final = 64 << 10  # of the smallest upload that gives a bandwidth
 _NO_REPLY: Final = ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 
 
 class Line(Protocol):
     """A connection, as the session writes to it."""
+
+    identity: Identity | None
+    """The client's certificate, if the server asks for one."""
 
     def put(self, item: Control | Delivery, /) -> None:
         """Queue a frame, or a message, which is sent as long as it is not `Delivery.done`.
@@ -61,12 +63,10 @@ class Delivery:
     out: Outgoing
     timeout: float  # seconds in which the reply is awaited, once it is posted
     settle: Settler  # called once
-    client_id: str = ""  # whom it is for, once it is posted
+    client_id: str = ""  # of its client, once it is posted
     begun: bool = False  # the client has it, or it is queued on its connection
-    sent: bool = False  # all of it is out, to a client that still has it
     done: bool = False  # the reply is not awaited any more: the rest need not be sent
     expires: float = 0.0
-    mishap: str = ""  # the state of the exchange when the connection broke
 
     @property
     def message_id(self) -> str:
@@ -81,23 +81,7 @@ class Upload(Incoming):
 
     def __init__(self, begin: Begin, sink: IO[bytes] | None, now: float, *, limit: int) -> None:
         super().__init__(begin, sink, limit=limit)
-        self._reported = now
-        self._first: tuple[float, int] | None = None  # the first chunk's time and size
-
-    def take(self, piece: memoryview, now: float) -> None:
-        """Count and write the body of one DATA frame; see `Incoming.feed`."""
-        self.feed(piece)
-        if self.sink is not None and self.complete:
-            self.sink.flush()  # a full disk is noticed here, where it fails this reply alone
-        self._first = self._first or (now, self.received)
-
-    def news(self, client_id: str, now: float) -> LinkEvent | None:
-        """Return an event of the upload's progress, once a second; None for a dropped one."""
-        if self.sink is None or now < self._reported + NEWS_SECONDS:
-            return None
-        self._reported = now
-        passed, size = self.received, self.size
-        return LinkEvent(EventKind.RECEIVING, client_id, self.message_id, passed=passed, size=size)
+        self.since = now
 
     def drop(self) -> None:
         """Discard its bytes."""
@@ -106,56 +90,48 @@ class Upload(Incoming):
                 self.sink.close()
             self.sink = None
 
-    def bandwidth(self, now: float) -> float | None:
-        """Return the link's bandwidth in bits a second, once all bytes are here.
-
-        Time runs from the first chunk, so that latency and TCP's slow start do not count. None if
-        too little follows that chunk.
-        """
-        since, before = self._first or (now, self.size)
-        nbytes = self.size - before
-        return 8 * nbytes / (now - since) if nbytes >= TIMED_BYTES and now > since else None
-
 
 @dataclass(eq=False)
 class Peer:
-    """A client by its id, connected or not."""
+    """A client that is connected, or may still return."""
 
     client_id: str
     node_id: int
     session_key: bytes = b""  # of the process that was connected last
-    share: Share | None = None  # of the data, that it had last
+    share: Share | None = None  # of the data
     connection: Line | None = None
     pending: dict[str, Delivery] = field(default_factory=dict)
     upload: Upload | None = None  # in progress
-    grace_ends: float | None = None  # while it may still return
+    grace_ends: float | None = None  # while it is not connected
 
-    @property
-    def live(self) -> bool:
-        """Whether it is connected, or may still return."""
-        return self.connection is not None or self.grace_ends is not None
-
-    def gives_way_to(self, hello: Hello, identity: Identity) -> bool:
+    def gives_way_to(self, hello: Hello, identity: Identity | None) -> bool:
         """Return whether a connection may take this client's place.
 
         The process that was connected last may at any time: it lost its link before the server
-        noticed. Another one with the same identity may when the link is dead, and a stranger when
-        the client has not come back in time either.
+        noticed. Another one with the same certificate may when the link is dead, and one without
+        may not, until the client has not come back in time.
         """
-        if self.session_key and hmac.compare_digest(hello.session_key, self.session_key):
-            return True
-        return self.connection is None and (bool(identity) or self.grace_ends is None)
+        same = hmac.compare_digest(hello.session_key, self.session_key)
+        return (same and self.session_key != b"") or (
+            self.connection is None and identity is not None
+        )
+
+    def put(self, item: Control | Delivery) -> None:
+        """Queue a frame or a message on its connection, if there is one."""
+        if self.connection is not None:
+            self.connection.put(item)
+
+    def put_requests(self) -> None:
+        """Queue the requests that a connected client may have by now, the oldest ones."""
+        for delivery in islice(self.pending.values(), frames.MAX_UNANSWERED):
+            if self.connection is not None and not delivery.begun:
+                delivery.begun = True
+                self.put(delivery)
 
     def upload_of(self, delivery: Delivery) -> Upload | None:
         """Return the upload in progress if it is the reply to this message."""
         upload = self.upload
         return upload if upload and upload.message_id == delivery.message_id else None
-
-    def progress(self, delivery: Delivery) -> str:
-        """Say how far an exchange has come."""
-        if (upload := self.upload_of(delivery)) is not None:
-            return f"during upload ({upload.received / 1e6:.1f} of {megabytes(upload.size)})"
-        return "before it replied" if delivery.sent else "before the message reached it"
 
 
 class Taken(Exception):
@@ -174,8 +150,13 @@ class ServerSession:
         open_sink: makes a file for the bytes of one reply. The session closes those it drops; an
             OSError on writing fails the delivery.
         tell: called with each event.
-        shares: of the data, of which each is one live client's; None leaves shares to the clients.
+        shares: of the data, of which each is one client's; None leaves shares to the clients.
         why_unfit: returns why a client with this config is refused, "" if it is not.
+
+    Attributes:
+        connected: node ids; replaced, never changed.
+        names: client ids by node id, also of clients that left.
+        bandwidths: of last uploads, by node id, in bits a second.
     """
 
     def __init__(
@@ -188,16 +169,15 @@ class ServerSession:
         shares: int | None = None,
         why_unfit: Callable[[NodeConfig], str] = lambda _: "",
     ) -> None:
-        self.connected: tuple[int, ...] = ()  # node ids; replaced, never changed
-        self.counters = Counters()  # messages; the driver counts the bytes
-        self.bandwidths: dict[int, float] = {}  # of last uploads, by node id, in bits a second
+        self.connected: tuple[int, ...] = ()
+        self.names: dict[int, str] = {}
+        self.bandwidths: dict[int, float] = {}
         self._max_message_bytes, self._open_sink = max_message_bytes, open_sink
         self._reconnect_grace, self._shares = reconnect_grace, shares
         self._why_unfit, self._tell = why_unfit, tell
         self._peers: dict[int, Peer] = {}
-        self._share_nodes: dict[Share, int] = {}  # the node that had each share last
         self._connections: dict[Line, Peer | None] = {}  # None until HELLO
-        self._identities: dict[Line, Identity] = {}  # of the connections
+        self._revoked: frozenset[int] = frozenset()
         self._closing: Bye | None = None
 
     def post(self, deliveries: Iterable[Delivery], now: float) -> None:
@@ -205,15 +185,15 @@ class ServerSession:
         for delivery in deliveries:
             node = delivery.out.metadata.dst_node_id
             peer = self._peers.get(node)
-            if peer is None or not peer.live:
-                who = f"node {node}" if peer is None else f"client {peer.client_id!r}"
+            if peer is None:
+                who = f"client {self.names[node]!r}" if node in self.names else f"node {node}"
                 error = Error(ErrorCode.NODE_UNAVAILABLE, f"{who} is not connected")
                 delivery.settle(delivery, error)
                 continue
             delivery.client_id = peer.client_id
             delivery.expires = now + delivery.timeout
             peer.pending[delivery.message_id] = delivery
-            self._send_requests(peer)
+            peer.put_requests()
 
     def hasten(self, deliveries: Iterable[Delivery], timeout: float, now: float) -> None:
         """Await these replies for ``timeout`` seconds from when they were posted."""
@@ -223,7 +203,7 @@ class ServerSession:
         self.tick(now)
 
     def forget(self, deliveries: Iterable[Delivery]) -> None:
-        """Await these replies no longer; only their clients are told."""
+        """Await these replies no longer; only their clients hear of it."""
         for delivery in deliveries:
             peer = self._peers.get(delivery.out.metadata.dst_node_id)
             if peer is not None and delivery.message_id in peer.pending:
@@ -235,23 +215,16 @@ class ServerSession:
         ``failed`` says that the run is not over, and that clients may wait for it to go on.
         """
         self._closing = Bye(ByeKind.FAILED if failed else ByeKind.FINISHED, reason)
-        for peer in self._peers.values():
+        for peer in list(self._peers.values()):
             self._fail_all(peer, f"the server was closed before client {peer.client_id!r} replied")
-            peer.grace_ends = None
-            self._send(peer, self._closing)
+            peer.put(self._closing)
+            if peer.connection is None:
+                self._forget(peer)
 
-    def client_name(self, node: int) -> str:
-        """Return a node's client id; the node id if no such client has been here."""
-        peer = self._peers.get(node)
-        return str(node) if peer is None else peer.client_id
-
-    def connect(self, connection: Line, identity: Identity = ()) -> None:
-        """Note a new connection; its client is unknown until its first frame.
-
-        With an ``identity`` that frame must have the client id that it proves.
-        """
+    def connect(self, connection: Line) -> None:
+        """Note a new connection; its client is unknown until its first frame."""
         self._connections[connection] = None
-        self._identities[connection] = identity
+        self._refuse_revoked(connection)
 
     def serves(self, connection: Line) -> bool:
         """Return whether frames from it are still read: not once it is lost, replaced, refused."""
@@ -275,21 +248,19 @@ class ServerSession:
         except CorruptStream as err:
             self.refuse(connection, err.what)
 
-    def sent(self, connection: Line, delivery: Delivery, wire_bytes: int) -> None:
+    def sent(self, delivery: Delivery) -> None:
         """Note that all frames of a message are out."""
-        peer = self._peers.get(delivery.out.metadata.dst_node_id)
-        if peer is not None and peer.connection == connection:
-            delivery.sent = True
-        self.counters.messages_sent += 1
-        sent = EventKind.SENT
-        self._tell(LinkEvent(sent, delivery.client_id, delivery.message_id, wire_bytes))
+        kind, size = EventKind.SENT, delivery.out.encoded.size
+        self._tell(LinkEvent(kind, delivery.client_id, delivery.message_id, size=size))
 
     def lost(self, connection: Line, now: float) -> None:
         """Note that a connection is over; its client has a while to come back."""
-        peer = self._drop(connection)
+        peer = self._connections.pop(connection, None)
         if peer is not None:
             self._disconnect(peer, "server closed" if self._closing else "connection lost")
-            peer.grace_ends = None if self._closing else now + self._reconnect_grace
+            peer.grace_ends = now + self._reconnect_grace
+            if self._closing is not None:
+                self._forget(peer)
 
     def refuse(self, connection: Line, reason: str) -> None:
         """End a connection for good; its replies are not awaited any more."""
@@ -297,57 +268,42 @@ class ServerSession:
         if peer is not None:
             self._disconnect(peer, reason)
             self._fail_all(peer, f"client {peer.client_id!r} was refused: {reason}")
+            self._forget(peer)
 
-    def revoke(self, serials: Collection[int]) -> None:
-        """Refuse all connections that have shown a proof of one of these serial numbers."""
-        for connection, identity in list(self._identities.items()):
-            if reason := why_revoked(identity, serials):
-                self.refuse(connection, reason)
-
-    def next_deadline(self) -> float | None:
-        """Return when `tick` is due; None while nothing is awaited."""
-        expiries = [d.expires for peer in self._peers.values() for d in peer.pending.values()]
-        graces = [p.grace_ends for p in self._peers.values() if p.grace_ends is not None]
-        return min(expiries + graces, default=None)
+    def revoke(self, serials: frozenset[int]) -> None:
+        """Refuse all connections, now and later, with a certificate of these serial numbers."""
+        if serials != self._revoked:
+            self._revoked = serials
+            for connection in list(self._connections):
+                self._refuse_revoked(connection)
 
     def tick(self, now: float) -> None:
         """Give up the replies and the clients whose time is over."""
-        for peer in self._peers.values():
+        for peer in list(self._peers.values()):
             who = f"client {peer.client_id!r}"
             for delivery in [d for d in peer.pending.values() if d.expires <= now]:
                 reason = f"no reply from {who} within {delivery.timeout:g} s"
-                if peer.upload_of(delivery):
-                    reason += f", given up {peer.progress(delivery)}"
+                if (upload := peer.upload_of(delivery)) is not None:
+                    passed = f"{upload.received / 1e6:.1f} of {megabytes(upload.size)}"
+                    reason += f", given up during upload ({passed})"
                 self._fail(peer, delivery, reason)
             if peer.grace_ends is not None and peer.grace_ends <= now:
-                peer.grace_ends = None
-                late = f"did not return within {self._reconnect_grace:g} s"
-                for delivery in list(peer.pending.values()):
-                    reason = f"{who} left {delivery.mishap or peer.progress(delivery)} and {late}"
-                    self._fail(peer, delivery, reason, ErrorCode.NODE_UNAVAILABLE)
+                late = f"{who} left and did not return within {self._reconnect_grace:g} s"
+                self._fail_all(peer, late, ErrorCode.NODE_UNAVAILABLE)
+                self._forget(peer)
+
+    def _refuse_revoked(self, connection: Line) -> None:
+        identity = connection.identity
+        if identity is not None and identity.serial in self._revoked:
+            self.refuse(connection, f"{identity}, is revoked")
 
     def _say_bye(self, connection: Line, bye: Bye) -> Peer | None:
         """Turn a connection away; return the client that it was admitted as."""
-        peer = self._drop(connection)
+        peer = self._connections.pop(connection, None)
         who = peer.client_id if peer else ""
         self._tell(LinkEvent(EventKind.REFUSED, who, detail=bye.reason))
         connection.put(bye)
         return peer
-
-    def _drop(self, connection: Line) -> Peer | None:
-        self._identities.pop(connection, None)
-        return self._connections.pop(connection, None)
-
-    def _send(self, peer: Peer, item: Control | Delivery) -> None:
-        if peer.connection is not None:
-            peer.connection.put(item)
-
-    def _send_requests(self, peer: Peer) -> None:
-        """Queue the requests that a connected client may have by now, the oldest ones."""
-        for delivery in islice(peer.pending.values(), frames.MAX_UNANSWERED):
-            if peer.connection is not None and not delivery.begun:
-                delivery.begun = True
-                self._send(peer, delivery)
 
     def _admit(self, connection: Line, hello: Control | memoryview) -> None:
         """Take a client; tell it and the sender what is still to do."""
@@ -356,88 +312,77 @@ class ServerSession:
         if hello.protocol != frames.PROTOCOL:
             ours = f"this server speaks {frames.PROTOCOL}"
             raise UnsupportedStream(f"protocol {hello.protocol}; {ours}")
-        identity = self._identities[connection]
-        if why := why_wrong(identity, hello.client_id):
-            raise CorruptStream(why)
+        identity = connection.identity
+        if identity is not None and identity.client_id != hello.client_id:
+            raise CorruptStream(f"the client id is {hello.client_id!r}; this is {identity}")
         if why := self._why_unfit(hello.node_config):
             raise CorruptStream(f"{hello.client_id!r} cannot take part: {why}")
         node = node_id(hello.client_id)
-        if node not in self._peers and len(self._peers) >= MAX_PEERS:
-            self._forget_absent_peers()
-        peer = self._peers.setdefault(node, Peer(hello.client_id, node))
+        if node not in self._peers and len(self._peers) >= MAX_CLIENTS:
+            raise CorruptStream(f"the server has its {MAX_CLIENTS} clients")
+        peer = self._peers.get(node) or Peer(hello.client_id, node)
         try:
-            if not peer.gives_way_to(hello, identity):
+            if node in self._peers and not peer.gives_way_to(hello, identity):
                 raise Taken(f"the client id {hello.client_id!r} is in use")
-            share = self._claim_share(peer, hello)
+            peer.share = share = self._share_of(peer, hello)
         except Taken as err:
             self._say_bye(connection, Bye(ByeKind.TAKEN, str(err)))
             return
         self._replace(peer)
-        self._connections[connection] = peer
+        self._connections[connection], self._peers[node] = peer, peer
+        self._remember(peer)
         peer.connection, peer.session_key = connection, hello.session_key
         peer.grace_ends = None
         self.connected = (*self.connected, node)
         have = peer.pending.keys() & set(hello.have)
-        self._send(peer, Welcome(node, self._max_message_bytes, sorted(have), share))
+        lent = share if hello.wants_share else None
+        peer.put(Welcome(node, self._max_message_bytes, sorted(have), lent))
         for delivery in peer.pending.values():
             delivery.begun = delivery.message_id in have
-            delivery.sent = delivery.sent and delivery.begun
-        self._send_requests(peer)
+        peer.put_requests()
         joined = EventKind.JOINED
         self._tell(LinkEvent(joined, peer.client_id, node_config=hello.node_config))
         if self._closing is not None:
-            self._send(peer, self._closing)
+            peer.put(self._closing)
 
     def _replace(self, peer: Peer) -> None:
         """End the connection that a client has before another of its own."""
         if peer.connection is not None:
             reason = f"another connection came with the client id {peer.client_id!r}"
-            self._send(peer, Bye(ByeKind.REPLACED, reason))
-            self._drop(peer.connection)
+            peer.put(Bye(ByeKind.REFUSED, reason))
+            del self._connections[peer.connection]
             self._disconnect(peer, reason)
 
-    def _claim_share(self, peer: Peer, hello: Hello) -> Share | None:
-        """Note the share of the data that a client has from now on; return one it asked for.
+    def _remember(self, peer: Peer) -> None:
+        """Keep the name of a client for when it has left."""
+        self.names[peer.node_id] = peer.client_id
+        if len(self.names) > MAX_CLIENTS:
+            del self.names[next(iter(self.names))]
 
-        A client names its share, or asks for one. If it asks, it gets its last one, or one without
-        a client so far, or one whose client is gone.
+    def _share_of(self, peer: Peer, hello: Hello) -> Share | None:
+        """Return the share of the data that a client has from now on; None if it names none.
+
+        A client names its share, or asks for one. If it asks, it gets its last one, else the one
+        that it names, else the first one without a client.
 
         Raises:
-            Taken: the share is another live client's, or all are.
+            Taken: the share is another client's, or all are.
         """
-        if self._shares is None or self._closing is not None:
+        named = Share.of(hello.node_config)
+        if self._shares is None or self._closing or (named is None and not hello.wants_share):
             return None
-        named = share = Share.of(hello.node_config)
-        if hello.wants_share:
-            every = [Share(index, self._shares) for index in range(self._shares)]
-            own = (s for s in (peer.share, named) if s in every)
-            fresh = (s for s in every if s not in self._share_nodes)
-            free = (s for s in chain(own, fresh, every) if s and not self._rival(peer, s))
-            share = next(free, None)
-            if share is None:
-                raise Taken(f"all {self._shares} shares of the data are taken")
-        elif share is not None and (rival := self._rival(peer, share)):
-            raise Taken(f"share {share} of the data is client {rival.client_id!r}'s")
-        if peer.share is not None and self._share_nodes.get(peer.share) == peer.node_id:
-            del self._share_nodes[peer.share]
-        peer.share = share
-        if share is not None:
-            self._share_nodes[share] = peer.node_id
-        return share if hello.wants_share else None
-
-    def _rival(self, peer: Peer, share: Share) -> Peer | None:
-        """Return another live client that has a share; None if there is none."""
-        other = self._peers.get(self._share_nodes.get(share, peer.node_id))
-        return other if other is not None and other is not peer and other.live else None
-
-    def _forget_absent_peers(self) -> None:
-        """Make room for clients of other ids."""
-        absent = [peer.node_id for peer in self._peers.values() if not peer.live]
-        for node in absent:
-            del self._peers[node]
-            self.bandwidths.pop(node, None)
-        if not absent:
-            raise CorruptStream(f"the server has its {MAX_PEERS} clients")
+        owners = {other.share: other for other in self._peers.values() if other is not peer}
+        if not hello.wants_share:
+            if named in owners:
+                owner = owners[named].client_id
+                raise Taken(f"share {named} of the data is client {owner!r}'s")
+            return named
+        every = (Share(index, self._shares) for index in range(self._shares))
+        own = (s for s in (peer.share, named) if s and s.num_partitions == self._shares)
+        share = next((s for s in chain(own, every) if s not in owners), None)
+        if share is None:
+            raise Taken(f"all {self._shares} shares of the data are taken")
+        return share
 
     def _begin(self, peer: Peer, begin: Begin, now: float) -> None:
         if peer.upload is not None:  # this one breaks it off
@@ -446,25 +391,29 @@ class ServerSession:
         if begin.message_id in peer.pending:
             peer.upload.sink = self._open_sink()
         else:
-            self._send(peer, Ack(begin.message_id, received=False))
+            peer.put(Ack(begin.message_id, received=False))
 
     def _feed(self, peer: Peer, upload: Upload, piece: memoryview, now: float) -> None:
         try:
-            upload.take(piece, now)
+            upload.feed(piece)
+            if upload.sink is not None and upload.complete:
+                upload.sink.flush()  # a full disk is noticed here, where it fails this reply alone
         except OSError as err:
             reason = f"the reply of client {peer.client_id!r} could not be stored: {err.strerror}"
             self._fail(peer, peer.pending[upload.message_id], reason)
-        if not upload.complete:
-            if (news := upload.news(peer.client_id, now)) is not None:
-                self._tell(news)
-            return
+        if upload.complete:
+            self._finish_upload(peer, upload, now)
+        elif upload.sink is not None and progressed(upload.received, len(piece), upload.size):
+            kind, about = EventKind.RECEIVING, (peer.client_id, upload.message_id)
+            self._tell(LinkEvent(kind, *about, passed=upload.received, size=upload.size))
+
+    def _finish_upload(self, peer: Peer, upload: Upload, now: float) -> None:
         peer.upload = None
-        if (bandwidth := upload.bandwidth(now)) is not None:
-            self.bandwidths[peer.node_id] = bandwidth
-        detail = "" if upload.sink else "dropped: nobody waits for this reply any more"
-        received, cost = EventKind.RECEIVED, upload.wire_bytes
-        self.counters.messages_received += 1
-        self._tell(LinkEvent(received, peer.client_id, upload.message_id, cost, detail))
+        if upload.size >= TIMED_BYTES and now > upload.since:
+            self.bandwidths[peer.node_id] = 8 * upload.size / (now - upload.since)
+        detail = "" if upload.sink else "dropped: this reply is not awaited any more"
+        kind, about = EventKind.RECEIVED, (peer.client_id, upload.message_id)
+        self._tell(LinkEvent(kind, *about, detail, size=upload.size))
         if upload.sink is not None:
             delivery = peer.pending[upload.message_id]
             self._release(peer, delivery, received=True)
@@ -473,16 +422,19 @@ class ServerSession:
     def _disconnect(self, peer: Peer, reason: str) -> None:
         peer.connection = None
         self.connected = tuple(node for node in self.connected if node != peer.node_id)
-        for delivery in peer.pending.values():
-            delivery.mishap = peer.progress(delivery)
         if peer.upload is not None:
             peer.upload.drop()
             peer.upload = None
         self._tell(LinkEvent(EventKind.LEFT, peer.client_id, detail=reason))
 
-    def _fail_all(self, peer: Peer, reason: str) -> None:
+    def _forget(self, peer: Peer) -> None:
+        """Let another process have this client's id and share from now on."""
+        del self._peers[peer.node_id]
+        self.bandwidths.pop(peer.node_id, None)
+
+    def _fail_all(self, peer: Peer, reason: str, code: int = _NO_REPLY) -> None:
         for delivery in list(peer.pending.values()):
-            self._fail(peer, delivery, reason)
+            self._fail(peer, delivery, reason, code)
 
     def _fail(self, peer: Peer, delivery: Delivery, reason: str, code: int = _NO_REPLY) -> None:
         self._release(peer, delivery, received=False)
@@ -491,10 +443,10 @@ class ServerSession:
         delivery.settle(delivery, Error(code, reason))
 
     def _release(self, peer: Peer, delivery: Delivery, *, received: bool) -> None:
-        """End an exchange; a connected client is told, so that it wastes no more on it."""
+        """End an exchange; a connected client hears of it, so that it wastes no more on it."""
         del peer.pending[delivery.message_id]
         delivery.done = True
         if (upload := peer.upload_of(delivery)) is not None:
             upload.drop()
-        self._send(peer, Ack(delivery.message_id, received))
-        self._send_requests(peer)
+        peer.put(Ack(delivery.message_id, received))
+        peer.put_requests()

@@ -15,9 +15,9 @@ from fedsz.data_share import Share
 from fedsz.errors import ConfigError
 from fedsz.flower import GrpcGrid
 from fedsz.flower.records import to_array
-from fedsz.transport.frames import PROTOCOL, Hello
+from fedsz.transport.frames import PROTOCOL, Ack, Hello, pack
 from fedsz.transport.link_events import EventKind
-from fedsz.transport.node import CLIENT, STATE, StateFolder
+from fedsz.transport.node import HELLO, STATE, StateFolder
 from fedsz.whole_files import LOCK
 from tests.conftest import files_of_at_most
 from tests.links import Client, free_port
@@ -128,33 +128,30 @@ def test_a_process_says_what_the_one_before_said(tmp_path: Path) -> None:
     first, second = hello_of(b"1" * 16, "drawn"), hello_of(b"2" * 16, "drawn again")
     share = Share(1, 2).as_config()
     with StateFolder(tmp_path) as folder:
-        assert folder.remember(first, named=False) == first
-        folder.keep_share(share)
+        assert folder.resume(first, named=False) == first
+        folder.keep(structs.replace(first, node_config=share))
     with StateFolder(tmp_path) as folder:
-        assert folder.remember(second, named=False) == structs.replace(first, node_config=share)
-        named = folder.remember(hello_of(b"3" * 16, "own"), named=True)
+        assert folder.resume(second, named=False) == structs.replace(first, node_config=share)
+        named = folder.resume(hello_of(b"3" * 16, "own"), named=True)
         assert (named.client_id, named.session_key) == ("own", b"1" * 16)
         folder.clear()
-        assert folder.remember(second, named=False) == second
+        assert folder.resume(second, named=False) == second
 
 
-@pytest.mark.parametrize(
-    "kept",
-    [b"", b"\xff", b"{}", b'{"session_key":"AAAA"}', b'{"session_key":"%b","share":[3,2]}'],
-)
-def test_what_is_remembered_and_damaged_is_forgotten(tmp_path: Path, kept: bytes) -> None:
-    path = tmp_path / CLIENT
-    path.write_bytes(kept.replace(b"%b", b"MTIzNDU2Nzg5MDEyMzQ1Ng=="))  # 16 bytes
+@pytest.mark.parametrize("damaged", [b"", b"\xff", pack(hello_of(b"k" * 8)), pack(Ack("m", True))])
+def test_a_damaged_hello_is_not_resumed(tmp_path: Path, damaged: bytes) -> None:
+    path = tmp_path / HELLO
+    path.write_bytes(damaged)
     path.chmod(0o600)
     with StateFolder(tmp_path) as folder:
-        assert folder.remember(hello_of(b"k" * 16), named=True) == hello_of(b"k" * 16)
+        assert folder.resume(hello_of(b"k" * 16), named=True) == hello_of(b"k" * 16)
 
 
 def test_all_files_of_a_client_are_its_owners_alone(tmp_path: Path) -> None:
     with StateFolder(tmp_path) as folder:
         folder.write(RUN, NODE, state())
-        folder.remember(hello_of(b"1" * 16), named=False)
+        folder.resume(hello_of(b"1" * 16), named=False)
 
     written = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert written.pop(LOCK) is not None  # empty
-    assert written == dict.fromkeys((STATE, CLIENT), 0o600)
+    assert written == dict.fromkeys((STATE, HELLO), 0o600)

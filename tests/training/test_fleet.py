@@ -186,7 +186,7 @@ def test_clients_prove_who_they_are_and_their_secrets_are_shown_nowhere(fleet: F
     """tests/transport/test_identity.py has who is refused."""
     authority = Authority.create(fleet.folder / "keys")
     cert = authority.certify_server(["127.0.0.1"], 1)
-    token, gone = (authority.make_token(name) for name in ("by-token", "gone"))
+    own, gone = (authority.certify_client(name, 1) for name in ("own", "gone"))
     key = cert.with_suffix(".key")
     authority.revoke("gone")
     server = Server(
@@ -194,15 +194,17 @@ def test_clients_prove_who_they_are_and_their_secrets_are_shown_nowhere(fleet: F
             "-v", "server", "--task", TASK,
             "--port", 0, "--json", "--rounds", 2, "--min-clients", 1, "--run-dir",
             "out", "--tls-cert", cert, "--tls-key", key, "--client-file", authority.clients,
+            "--tls-ca", authority.ca,
         )
     )  # fmt: skip
     join = ("--task", TASK, "--server", f"127.0.0.1:{server.port}")
-    says = refuse("client", *join, "--insecure", "--token-file", token)
-    assert says.startswith("a token needs TLS")
+    files = {
+        cert: ("--tls-cert", cert, "--tls-key", cert.with_suffix(".key")) for cert in (own, gone)
+    }
     secured = (*join, "--tls-ca", authority.ca)
-    refused = call("client", *secured, "--token-file", gone, "--max-wait", 1)
+    refused = call("client", *secured, *files[gone], "--max-wait", 1)
     assert "is revoked" in refused.stderr
-    client = fleet.start("-v", "client", *secured, "--token-file", token)
+    client = fleet.start("-v", "client", *secured, *files[own])
     server.wait_for(lambda event: event.get("what") == "joined")
     shown = [command_line(process) for process in (server.process, client)]
     shown += client.communicate(timeout=LIMIT)
@@ -212,9 +214,12 @@ def test_clients_prove_who_they_are_and_their_secrets_are_shown_nowhere(fleet: F
     shown += [path.read_bytes().decode("latin-1") for path in (fleet.folder / "out").iterdir()]
 
     joined = [event["client_id"] for event in server.events if event.get("what") == "joined"]
-    assert joined == ["by-token"]
-    secrets = [token.read_text().strip().rpartition(":")[2]]
-    secrets += key.read_text().splitlines()[1:-1]
+    assert joined == ["own"]
+    secrets = [
+        line
+        for file in (key, own.with_suffix(".key"))
+        for line in file.read_text().splitlines()[1:-1]
+    ]
     assert len(secrets) > 2
     for secret in secrets:
         assert not any(secret in text for text in shown)

@@ -235,7 +235,7 @@ def test_a_client_for_another_run_is_refused_when_it_joins(
 
 def link_of(*arrived: str) -> _Link:
     """Return the link of a client that has been sent these requests."""
-    link = _Link("127.0.0.1:1", Hello(PROTOCOL, "c", {}, []), 1000, None, None, math.inf)
+    link = _Link("127.0.0.1:1", Hello(PROTOCOL, "c", {}, []), 1000, None, None)
     session = link.session
     session.connect()
     session.receive(pack(Welcome(2, 1000, [])))

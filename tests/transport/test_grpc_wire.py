@@ -16,7 +16,7 @@ from fedsz.data_share import Share
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.transport import frames, message_format
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Hello, Incoming, Welcome, pack, unpack
-from fedsz.transport.message_format import Buffer, decode_message, encode_content, encode_message
+from fedsz.transport.message_format import decode_message, encode_content, encode_message
 
 CHUNK = frames.CHUNK_BYTES
 METADATA = compat.Metadata(
@@ -72,7 +72,7 @@ CONTROLS: list[frames.Control] = [
     Welcome(2**62, 4 << 30, ["a"]),
     Begin("a", 1 << 40),
     Ack("a", received=True),
-    Bye(ByeKind.REPLACED, "another connection"),
+    Bye(ByeKind.REFUSED, "another connection"),
 ]
 
 
@@ -120,20 +120,6 @@ def test_large_arrays_are_referred_to_not_copied() -> None:
         segment = encoded.segments[2]
         assert isinstance(segment, memoryview)
         assert segment.obj is array.data
-
-
-@pytest.mark.parametrize("block", [1, 5, 7, 4096])
-def test_a_buffer_reads_across_pieces_and_blocks(
-    block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Buffer, "_BLOCK_BYTES", block)
-    raw = bytes_of(to_message(EVERY_KIND))
-    buffer = Buffer()
-    for start in range(0, len(raw), 7):
-        buffer.write(memoryview(raw)[start : start + 7])
-
-    assert decode_message(buffer, len(raw)).content == EVERY_KIND
-    assert buffer.read(1) == b""
 
 
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
@@ -224,14 +210,14 @@ def test_frames_out_of_range_are_refused(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 200, CHUNK, 3 * CHUNK + 1])
-def test_frames_rebuild_the_message_and_cost_what_is_said(size: int) -> None:
+def test_frames_rebuild_the_message(size: int) -> None:
     arrays = ArrayRecord({f"{i}": Array("uint8", (size,), "raw", bytes(size)) for i in range(3)})
     content = encode_content(RecordDict({"arrays": arrays}))
     encoded = encode_message(to_message(), "request", content)
     begin, *data = raws = list(frames.frames(encoded))
     announced = unpack(begin)
     assert isinstance(announced, Begin)
-    incoming = Incoming(announced, buffer := Buffer(), limit=encoded.size)
+    incoming = Incoming(announced, buffer := io.BytesIO(), limit=encoded.size)
     for raw in data:
         piece = unpack(raw)
         assert isinstance(piece, memoryview)
@@ -239,11 +225,10 @@ def test_frames_rebuild_the_message_and_cost_what_is_said(size: int) -> None:
         incoming.feed(piece)
 
     assert incoming.complete
+    buffer.seek(0)
     assert decode_message(buffer, incoming.size).content["arrays"] == arrays
     assert max(map(len, raws)) <= CHUNK + 1 < frames.MAX_FRAME_BYTES
     assert all(len(raw) == CHUNK + 1 for raw in data[:-1])
-    total = sum(map(frames.wire_size, raws))
-    assert incoming.wire_bytes == frames.message_wire_size(encoded) == total
     parked = encode_message(to_message(), "request", content.parked())
     assert list(frames.frames(parked)) == raws  # from disk
     assert [b"".join(x) for x in parked.chunks(977)] == [b"".join(x) for x in encoded.chunks(977)]

@@ -1,4 +1,4 @@
-"""Who may join, over real links: certificates, tokens, and processes that take others' ids."""
+"""Who may join, over real links: TLS, certificates, revocations, and processes that take ids."""
 
 from __future__ import annotations
 
@@ -6,60 +6,58 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from fedsz.errors import ConfigError, LinkError
-from fedsz.transport import grpc_server
 from fedsz.transport.authority import Authority
 from fedsz.transport.credentials import (
-    Identities,
-    Token,
+    Revocations,
     certified_id,
     channel_credentials,
     load_certificate,
     server_credentials,
 )
 from fedsz.transport.frames import Hello, pack
-from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.link_events import EventKind
 from tests import certificates
 from tests.links import LONG, Client, RawClient, Server, reasons, waiting_app
 
 if TYPE_CHECKING:
-    import grpc
-
     from tests.links import Serve, Spawn
 
 
 @pytest.fixture
-def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    monkeypatch.setattr(grpc_server, "_REVOCATION_SECONDS", 0.1)
+def authority(tmp_path: Path) -> Authority:
     return Authority.create(tmp_path / "keys")
 
 
-def pair(cert: Path) -> tuple[Path, Path]:
-    return cert, cert.with_suffix(".key")
+@pytest.fixture
+def ours(tmp_path: Path) -> certificates.Authority:
+    return certificates.Authority(tmp_path, "ours")
 
 
-def options(authority: Authority, kind: str) -> dict[str, Any]:
-    """Return how a server asks for certificates, or for tokens."""
-    by_token = kind == "token"
-    files = pair(authority.certify_server(["127.0.0.1"], 1))
-    return {
-        "credentials": server_credentials(*files, None if by_token else authority.ca),
-        "identities": Identities(authority.clients, by_token=by_token),
-    }
+@pytest.fixture
+def theirs(tmp_path: Path) -> certificates.Authority:
+    return certificates.Authority(tmp_path, "theirs")
 
 
-def proof(authority: Authority, kind: str, client_id: str) -> grpc.ChannelCredentials:
-    """Return what a new certificate or token lets a client connect with."""
-    if kind == "token":
-        return channel_credentials(authority.ca, token=authority.make_token(client_id))
-    return channel_credentials(authority.ca, *pair(authority.certify_client(client_id, 1)))
+def options(authority: Authority) -> dict[str, Any]:
+    """Return the options of a server that asks for certificates."""
+    cert = authority.certify_server(["127.0.0.1"], 1)
+    credentials = server_credentials(cert, cert.with_suffix(".key"), authority.ca)
+    return {"credentials": credentials, "client_file": authority.clients}
+
+
+def proof(authority: Authority, client_id: str) -> grpc.ChannelCredentials:
+    """Return a new certificate of a client, to connect with."""
+    cert = authority.certify_client(client_id, 1)
+    return channel_credentials(authority.ca, cert, cert.with_suffix(".key"))
 
 
 def refusal(server: Server, client_id: str, credentials: grpc.ChannelCredentials) -> str:
-    """Return what a client is told that is turned away for good."""
+    """Return the reason for which a client is refused."""
     error = Client(server.address, client_id, credentials=credentials, max_wait=LONG).ended()
     assert isinstance(error, LinkError)
     start = f"{server.address} has refused this client: "
@@ -68,48 +66,90 @@ def refusal(server: Server, client_id: str, credentials: grpc.ChannelCredentials
     return str(error).removeprefix(start)
 
 
-@pytest.mark.parametrize("kind", ["certificate", "token"])
-def test_a_client_is_who_its_proof_says_until_that_is_revoked(
-    authority: Authority, serve: Serve, kind: str
+def test_a_client_is_who_its_certificate_says_until_that_is_revoked(
+    authority: Authority, serve: Serve
 ) -> None:
-    server, go = serve(**options(authority, kind)), threading.Event()
-    of_a = proof(authority, kind, "a")
+    server, go = serve(**options(authority)), threading.Event()
+    of_a = proof(authority, "a")
     client = server.client("a", waiting_app(go), credentials=of_a)
-    server.client("b", credentials=proof(authority, kind, "b"))
-    assert refusal(server, "b", of_a) == f"the client id is 'b' and the {kind} that of 'a'"
+    server.client("b", credentials=proof(authority, "b"))
+    (first, *_) = authority.issued()
+    whose = f"the certificate of 'a', serial number {first.serial}"
+    assert refusal(server, "b", of_a) == f"the client id is 'b'; this is {whose}"
     replies = server.stream()
     server.events.wait(EventKind.SENT, "a")
     authority.revoke("a")
 
-    (told,) = reasons(list(replies))  # long before `a` has answered
+    (reason,) = reasons(list(replies))  # long before `a` has answered
     go.set()
-    revoked = f"the {kind} of 'a', serial number {authority.issued()[1].serial}, is revoked"
-    assert told == f"client 'a' was refused: {revoked}"
-    assert revoked in str(client.ended())
-    assert refusal(server, "a", of_a) == revoked
+    assert reason == f"client 'a' was refused: {whose}, is revoked"
+    assert f"{whose}, is revoked" in str(client.ended())
+    assert refusal(server, "a", of_a) == f"{whose}, is revoked"
     (reply,) = server.ask()
     assert reply.has_content()
     assert server.events.count(EventKind.LEFT, "b") == 0
 
 
-@pytest.mark.parametrize("kind", ["certificate", "token"])
-def test_a_proof_is_rotated(authority: Authority, serve: Serve, kind: str) -> None:
-    server = serve(**options(authority, kind))
-    old = proof(authority, kind, "a")
+def test_a_certificate_is_rotated(authority: Authority, serve: Serve) -> None:
+    server = serve(**options(authority))
+    old = proof(authority, "a")
     client = server.client("a", credentials=old)
-    new = proof(authority, kind, "a")  # beside the old one, which the server takes still
+    new = proof(authority, "a")  # beside the old one, which is still valid
     second = Client(server.address, "a", credentials=new)
     server.clients.append(second)
     assert second.events.wait(EventKind.WAITING).detail.startswith("the client id 'a' is in use")
     client.stop.set()
     assert client.ended() is None
     second.events.wait(EventKind.JOINED)  # though the first might return: it is the same client
-    first = next(one for one in authority.issued() if one.name == "a")
-    authority.revoke(first.serial)
+    authority.revoke(authority.issued()[0].serial)
 
     assert "is revoked" in refusal(server, "a", old)
     (reply,) = server.ask()
     assert reply.has_content()
+
+
+def test_a_revoked_client_that_does_not_listen_leaves_its_place(
+    authority: Authority, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsz.transport.grpc_server._BYE_SECONDS", 0.2)
+    server = serve(**options(authority), max_connections=1)
+    deaf = RawClient(server.address, pack(Hello(1, "a", {}, [])), credentials=proof(authority, "a"))
+    with deaf:
+        server.events.wait(EventKind.JOINED, "a")
+        server.grid.push_messages(server.requests(size=4_000_000))  # more than a link holds
+        authority.revoke("a")
+
+        server.client("b", credentials=proof(authority, "b"))
+
+
+def test_the_file_is_read_again_and_holds_as_it_was_once_it_is_unreadable(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    revocations = Revocations(authority.clients)
+    authority.certify_client("a", 1)
+    (gone,) = authority.revoke("a")
+    revoked = {int(gone.serial, 16)}
+    assert revocations.serials() == revoked
+    for wrong in ('{"serial": "no hex", "name": "a"}\n', "no JSON\n"):
+        authority.clients.write_text(wrong)
+        assert revocations.serials() == revoked
+    authority.clients.unlink()
+    assert revocations.serials() == revoked
+    errors = [record.name for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == ["fedsz.security"] * 3
+
+
+def test_a_process_that_takes_all_ids_gets_nothing(serve: Serve, spawn: Spawn) -> None:
+    """tests/transport/test_server_session.py has who may take an id."""
+    server, ids = serve(), [f"client-{i}" for i in range(5)]
+    victims = [server.client(client_id) for client_id in ids]
+    spawn(server.address, 4, *ids)
+    server.events.wait(EventKind.REFUSED, n=2 * len(ids))  # each asks again
+
+    assert [reply.has_content() for reply in server.ask()] == [True] * len(ids)
+    assert all(victim.events.count(EventKind.JOINED) == 1 for victim in victims)
+    assert server.events.count(EventKind.LEFT) == 0
+    assert all(victim.error is None for victim in victims)
 
 
 @pytest.mark.parametrize(
@@ -121,89 +161,115 @@ def test_a_proof_is_rotated(authority: Authority, serve: Serve, kind: str) -> No
     ],
 )
 def test_a_certificate_is_of_one_client(
-    tmp_path: Path,
-    serve: Serve,
+    ours: certificates.Authority,
     subject: str,
     hosts: tuple[str, ...],
     uris: tuple[str, ...],
     client_id: str,
 ) -> None:
-    ours = certificates.Authority(tmp_path, "ours")
-    files = ours.issue(subject, hosts=hosts, uris=uris)
-    assert certified_id(load_certificate(files[0])) == client_id
+    cert, _ = ours.issue(subject, hosts=hosts, uris=uris)
+
+    assert certified_id(load_certificate(cert)) == client_id
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("signed by another", "CERTIFICATE_VERIFY_FAILED"),
+        ("self-signed", "CERTIFICATE_VERIFY_FAILED"),
+        ("expired", "CERTIFICATE_VERIFY_FAILED"),
+        ("for another host", "Hostname Verification Check failed"),
+        ("a client's", "CERTIFICATE_VERIFY_FAILED"),
+    ],
+)
+def test_a_wrong_server_ends_the_client_at_once(
+    ours: certificates.Authority,
+    theirs: certificates.Authority,
+    serve: Serve,
+    wrong: str,
+    why: str,
+) -> None:
+    files = {
+        "signed by another": lambda: theirs.issue("server"),
+        "self-signed": lambda: (theirs.ca, theirs.ca_key),
+        "expired": lambda: ours.issue("server", days=(-9, -2)),
+        "for another host": lambda: ours.issue("server", hosts=("192.0.2.1", "example.org")),
+        "a client's": lambda: ours.issue("127.0.0.1", purpose="client"),
+    }[wrong]()
+    # The pair itself, for `server_credentials` refuses what has expired.
+    pair = files[1].read_bytes(), files[0].read_bytes()
+    server = serve(credentials=grpc.ssl_server_credentials([pair]))
+    client = Client(server.address, "c", credentials=channel_credentials(ours.ca))
+
+    assert isinstance(client.ended(), LinkError)
+    assert f"no link to {server.address}: UNAVAILABLE: " in str(client.error)
+    assert why in str(client.error)
+
+
+@pytest.mark.parametrize(
+    ("secure", "says"), [(True, "Then give --tls-ca"), (False, "speak TLS, and has")]
+)
+def test_a_client_says_what_may_be_wrong_if_one_end_alone_speaks_tls(
+    ours: certificates.Authority, serve: Serve, secure: bool, says: str
+) -> None:
+    ends = (server_credentials(*ours.issue("server")), None), (None, channel_credentials(ours.ca))
+    own, credentials = ends[0] if secure else ends[1]
+    server = serve(credentials=own)
+    client = Client(server.address, "c", credentials=credentials)
+    server.clients.append(client)
+
+    assert says in client.events.wait(EventKind.WAITING).detail
+
+
+def test_a_server_with_a_ca_takes_only_clients_it_signed(
+    ours: certificates.Authority, theirs: certificates.Authority, serve: Serve
+) -> None:
     server = serve(credentials=server_credentials(*ours.issue("server"), ours.ca))
-    credentials = channel_credentials(ours.ca, *files)
-    server.client(client_id, credentials=credentials)
-
-    told = refusal(server, hosts[-1] + "x", credentials)
-    assert told == f"the client id is {hosts[-1] + 'x'!r} and the certificate that of {client_id!r}"
-
-
-def test_a_revoked_client_that_does_not_listen_leaves_its_place(
-    authority: Authority, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedsz.transport.grpc_server._BYE_SECONDS", 0.2)
-    server = serve(**options(authority, "token"), max_connections=1)
-    deaf = RawClient(
-        server.address,
-        pack(Hello(1, "a", {}, [])),
-        credentials=proof(authority, "token", "a"),
+    wrong = (
+        channel_credentials(ours.ca),
+        channel_credentials(ours.ca, *theirs.issue("bad")),
+        channel_credentials(ours.ca, *ours.issue("server-too", purpose="server")),
     )
-    with deaf:
-        server.events.wait(EventKind.JOINED, "a")
-        server.grid.push_messages(server.requests(size=4_000_000))  # more than a link holds
-        authority.revoke("a")
+    for client in [Client(server.address, "bad", credentials=bad, max_wait=1.0) for bad in wrong]:
+        assert isinstance(client.ended(), LinkError)
+        assert "has its --tls-ca signed this client's certificate?" in str(client.error)
+    server.client("good", credentials=channel_credentials(ours.ca, *ours.issue("good")))
 
-        server.client("b", credentials=proof(authority, "token", "b"))
-
-
-def test_wrong_tokens_are_refused(authority: Authority, serve: Serve, tmp_path: Path) -> None:
-    server = serve(**options(authority, "token"))
-    server.client("a", credentials=proof(authority, "token", "a"))
-    known = Token.read(authority.make_token("b"))
-    unknown, guessed = Token.new("b"), Token("b", known.serial, bytes(32))
-    renamed = Token("a", known.serial, known.secret)  # the file says a, the server knows b
-    path = tmp_path / "token"
-    path.touch(0o600)
-    for token, told in (
-        (unknown, "the token is not one that this server knows"),
-        (guessed, "the token is not one that this server knows"),
-        (renamed, "the client id is 'a' and the token that of 'b'"),
-    ):
-        path.write_text(token.text())
-        assert refusal(server, "a", channel_credentials(authority.ca, token=path)) == told
-    told = "this server takes clients with a token: give --token-file"
-    assert refusal(server, "a", channel_credentials(authority.ca)) == told
-    assert server.events.count(EventKind.LEFT) == 0
-    with pytest.raises(ConfigError, match="tokens need TLS"):
-        GrpcGrid(identities=Identities(authority.clients, by_token=True))
+    (reply,) = server.ask()
+    assert reply.has_content()
 
 
-def test_the_file_is_read_again_and_holds_as_it_was_once_it_is_unreadable(
-    authority: Authority, caplog: pytest.LogCaptureFixture
+def test_files_are_checked(
+    ours: certificates.Authority, theirs: certificates.Authority, tmp_path: Path
 ) -> None:
-    identities = Identities(authority.clients)
-    authority.make_token("a")
-    (gone,) = authority.revoke("a")
-    revoked = {int(gone.serial, 16)}
-    assert identities.revoked() == revoked
-    for wrong in ('{"serial": "no hex", "kind": "token", "name": "a"}\n', "no JSON\n"):
-        authority.clients.write_text(wrong)
-        assert identities.revoked() == revoked
-    authority.clients.unlink()
-    assert identities.revoked() == revoked
-    errors = [record.name for record in caplog.records if record.levelname == "ERROR"]
-    assert errors == ["fedsz.security"] * 3
+    cert, key = ours.issue("server")
+    _, other_key = theirs.issue("other")
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("no PEM at all")
+    locked = tmp_path / "locked.key"
+    encryption = serialization.BestAvailableEncryption(b"secret")
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    locked.write_bytes(ours.key.private_bytes(pem, pkcs8, encryption))
+    locked.chmod(0o600)
+    expired, future = ours.issue("expired", days=(-9, -2)), ours.issue("future", days=(2, 9))
 
-
-def test_a_process_that_takes_all_ids_gets_nothing(serve: Serve, spawn: Spawn) -> None:
-    """tests/transport/test_session_claims.py has who may take an id."""
-    server, ids = serve(), [f"client-{i}" for i in range(5)]
-    victims = [server.client(client_id) for client_id in ids]
-    spawn(server.address, 4, *ids)
-    server.events.wait(EventKind.REFUSED, n=2 * len(ids))  # each asks again
-
-    assert [reply.has_content() for reply in server.ask()] == [True] * len(ids)
-    assert all(victim.events.count(EventKind.JOINED) == 1 for victim in victims)
-    assert server.events.count(EventKind.LEFT) == 0
-    assert all(victim.error is None for victim in victims)
+    for wrong, why in (
+        (lambda: server_credentials(tmp_path / "absent", key), "absent: No such file"),
+        (lambda: server_credentials(cert, other_key), "no certificate and its key"),
+        (lambda: server_credentials(garbage, key), "no certificate and its key"),
+        (lambda: server_credentials(cert, locked), "encrypted"),
+        (lambda: server_credentials(cert, key, garbage), "holds no certificates"),
+        (lambda: channel_credentials(tmp_path), "Is a directory"),
+        (lambda: server_credentials(*expired), r"expired.crt expired on \d{4}-\d\d-\d\d"),
+        (lambda: channel_credentials(ours.ca, *expired), "expired.crt expired on"),
+        (lambda: channel_credentials(ours.ca, *future), "future.crt is valid from"),
+        (lambda: channel_credentials(ours.ca, cert), "both its cert and its key"),
+    ):
+        with pytest.raises(ConfigError, match=why) as caught:
+            wrong()
+        assert "\n" not in str(caught.value)
+    for mode in (0o640, 0o604, 0o644, 0o620):
+        key.chmod(mode)
+        why = f"{key} holds a secret and has mode {mode:04o}: chmod"
+        with pytest.raises(ConfigError, match=why):
+            server_credentials(cert, key)

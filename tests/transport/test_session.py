@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from fedsz.transport import frames
-from fedsz.transport.credentials import Identity, Kind, Proof
+from fedsz.transport.credentials import Identity
 from fedsz.transport.frames import MAX_UNANSWERED, ByeKind
 from fedsz.transport.node import node_id
 from fedsz.transport.server_session import Stored
@@ -45,7 +45,8 @@ class Sessions(RuleBasedStateMachine):
         self.chunks = mock.patch.object(frames, "CHUNK_BYTES", 7)  # several frames a message
         self.chunks.start()
         self.world = World()
-        self.proven = False  # whether the server asks for proofs
+        self.proven = False  # whether the server asks for certificates
+        self.revoked: set[int] = set()  # serial numbers
         self.serials = {client_id: i for i, client_id in enumerate((*CLIENTS, "late"))}
 
     def teardown(self) -> None:
@@ -54,7 +55,7 @@ class Sessions(RuleBasedStateMachine):
         for message_id, outcomes in self.world.outcomes.items():
             if message_id not in self.world.forgotten:
                 assert len(outcomes) == 1, f"{message_id} has no outcome"
-        assert self.world.server.next_deadline() is None
+        assert self.world.idle()
         self.world.post(list(CLIENTS), 100.0)
         self.world.server.shut("over")
         self.a_device_starts("late")
@@ -64,12 +65,9 @@ class Sessions(RuleBasedStateMachine):
         Sink.full = False
         self.chunks.stop()
 
-    def identity(self, client_id: str) -> Identity:
-        """Return what the next process of a client shows, if this server asks for it."""
-        if not self.proven:
-            return ()
-        serial = self.serials[client_id]
-        return (Proof(Kind.TOKEN, serial, client_id),)
+    def identity(self, client_id: str) -> Identity | None:
+        """Return the certificate of the next process of a client, if this server asks for it."""
+        return Identity(client_id, self.serials[client_id]) if self.proven else None
 
     def linked(self) -> list[Device]:
         return [device for device in self.world.devices if device.link]
@@ -159,6 +157,7 @@ class Sessions(RuleBasedStateMachine):
             self.a_device_starts(client_id)
         elif kind == "a crash":
             self.world.crash()
+            self.world.server.revoke(frozenset(self.revoked))
         elif kind == "a change of mind" and awaited:
             self.world.forgotten.add(awaited[0])
             self.world.server.forget([self.world.posted[awaited[0]]])
@@ -190,10 +189,10 @@ class Sessions(RuleBasedStateMachine):
         self.world.connect(self.world.devices[-1])
 
     def a_client_is_revoked(self, client_id: str) -> None:
-        """Send its processes home, and give it another proof."""
-        serial = self.serials[client_id]
+        """Disconnect its processes, and give it another certificate."""
+        self.revoked.add(self.serials[client_id])
         self.serials[client_id] = max(self.serials.values()) + 1
-        self.world.server.revoke({serial})
+        self.world.server.revoke(frozenset(self.revoked))
         assert not self.world.awaited(client_id) or not self.world.present[client_id]
 
     def come_to_rest(self) -> None:
@@ -209,7 +208,7 @@ class Sessions(RuleBasedStateMachine):
         self.world.drain()
 
         assert set(self.world.server.connected) == {node_id(client_id) for client_id in CLIENTS}
-        assert self.world.server.next_deadline() is None, "a reply is owed over a link that is up"
+        assert self.world.idle(), "a reply is owed over a link that is up"
         assert all(sink.closed for sink in self.world.sinks)
         for device in self.linked():
             assert not device.session._owed.keys() & self.world.posted.keys(), "a client still owes"
