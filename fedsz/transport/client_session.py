@@ -15,7 +15,7 @@ import msgspec
 from fedsz.data_share import Share
 from fedsz.errors import CorruptStream, LinkError
 from fedsz.transport import frames
-from fedsz.transport.link_events import EventKind, LinkEvent, progressed
+from fedsz.transport.link_events import EventKind, LinkEvent
 from fedsz.transport.message_format import EncodedMessage
 
 
@@ -99,7 +99,8 @@ class ClientSession:
         frame = frames.unpack(raw)
         if isinstance(frame, memoryview) and self._incoming is not None:
             self._incoming.feed(frame)
-            self._arriving(self._incoming, len(frame))
+            if self._incoming.complete:
+                self._arrived(self._incoming)
         elif isinstance(frame, frames.Begin):
             self._begin(frame)
         elif isinstance(frame, frames.Welcome):
@@ -139,27 +140,17 @@ class ClientSession:
             raise CorruptStream(f"another request while {most} have no acknowledged reply")
         nbytes = limit if isinstance(limit, int) else limit()
         self._incoming = frames.Incoming(begin, BytesIO(), limit=nbytes)
-        self._arriving(self._incoming, 0)
 
-    def _arriving(self, incoming: frames.Incoming, piece: int) -> None:
-        """Take a complete message; else tell of its progress."""
-        passed, size, message_id = incoming.received, incoming.size, incoming.message_id
-        if not incoming.complete:
-            if not passed or progressed(passed, piece, size):
-                kind = EventKind.RECEIVING
-                self._tell(
-                    LinkEvent(kind, self.hello.client_id, message_id, passed=passed, size=size)
-                )
-            return
+    def _arrived(self, incoming: frames.Incoming) -> None:
         self._incoming, source = None, incoming.sink
+        message_id, size = incoming.message_id, incoming.size
         if message_id in self._owed or not isinstance(source, BytesIO):
             return
         source.seek(0)
         self._owed[message_id] = None
         limit = 0 if self._welcome is None else self._welcome.max_message_bytes
         self.requests[message_id] = Request(message_id, source, size, limit)
-        received = EventKind.RECEIVED
-        self._tell(LinkEvent(received, self.hello.client_id, message_id, size=size))
+        self._tell(LinkEvent(EventKind.RECEIVED, self.hello.client_id, message_id, size=size))
 
     def _acknowledged(self, ack: frames.Ack) -> None:
         reply = self._owed.pop(ack.message_id, None)

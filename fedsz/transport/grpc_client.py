@@ -27,7 +27,6 @@ from fedsz.transport import channel
 from fedsz.transport.channel import DEFAULT_MAX_MESSAGE_BYTES
 from fedsz.transport.client_session import ClientSession, Request
 from fedsz.transport.frames import (
-    CHUNK_BYTES,
     MAX_FRAME_BYTES,
     PROTOCOL,
     ByeKind,
@@ -36,7 +35,7 @@ from fedsz.transport.frames import (
     pack,
     unpack,
 )
-from fedsz.transport.link_events import EventKind, LinkEvent, OnEvent, progressed, tell
+from fedsz.transport.link_events import EventKind, LinkEvent, OnEvent, tell
 from fedsz.transport.message_format import EncodedMessage, decode_message
 from fedsz.transport.node import Node, StateFolder
 
@@ -271,17 +270,10 @@ class _Link:
         tell(self._on_event, event)
 
     def _upload(self, message_id: str) -> Iterator[bytes]:
-        """Yield the frames of a reply for as long as the server wants it, and tell of them."""
-        reply = self._reply(message_id)
-        if reply is None:
-            return
-        size, wanted = reply.size, lambda _: self._reply(message_id) is not None
-        for i, frame in enumerate(takewhile(wanted, frames(reply))):
-            # gRPC asks for a frame when the one before is on its way.
-            passed = max(0, i - 1) * CHUNK_BYTES
-            if not i or progressed(passed, CHUNK_BYTES, size):
-                self._tell(EventKind.SENDING, message_id=message_id, passed=passed, size=size)
-            yield frame
+        """Yield the frames of a reply for as long as the server wants it."""
+        if (reply := self._reply(message_id)) is not None:
+            self._tell(EventKind.SENDING, message_id=message_id, size=reply.size)
+            yield from takewhile(lambda _: self._reply(message_id) is not None, frames(reply))
 
     def _reply(self, message_id: str) -> EncodedMessage | None:
         with self._lock:

@@ -20,9 +20,9 @@ class EventKind(StrEnum):
     JOINED = "joined"  # on the client: it has reached the server
     LEFT = "left"
     WAITING = "waiting"  # the client has no server yet, or no longer
-    RECEIVING = "receiving"  # `passed` of `size` bytes of a message are here
+    RECEIVING = "receiving"  # `passed` of `size` bytes of a reply are here
     WORKING = "working"  # the client's app has begun to answer a message; `detail` is its type
-    SENDING = "sending"  # the client has sent `passed` of `size` bytes of a reply
+    SENDING = "sending"  # the client begins to send a reply
     RECEIVED = "received"  # a message of `size` bytes
     SENT = "sent"  # likewise; on the client: and the server has it. `detail`: it is an error
     FAILED = "failed"  # the server gave up on a message; `detail` says why

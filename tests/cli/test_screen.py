@@ -70,24 +70,16 @@ def test_a_client_that_ends_early_says_so(serve: Serve, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines()[-1] == "ended early: 0 rounds trained, 0 B sent"
 
 
-def test_a_client_tells_each_twentieth_of_a_message(serve: Serve) -> None:
+def test_a_client_tells_when_its_work_begins_and_ends(serve: Serve) -> None:
     server = serve()
     client = server.client("pi")
-    nbytes = 40 << 20
-    (reply,) = server.ask(size=nbytes // 4)
+    (reply,) = server.ask()
     assert reply.has_content()
     client.events.wait(EventKind.SENT)
 
-    for kind in (EventKind.RECEIVING, EventKind.SENDING):
-        told = [event for event in client.events.seen if event.kind == kind]
-        passed = [event.passed for event in told]
-        assert passed[0] == 0
-        assert passed == sorted(set(passed))
-        assert len(passed) == 20
-        assert all(event.passed < event.size and event.size > nbytes for event in told)
     kinds = [event.kind for event in client.events.seen]
-    assert kinds.index(EventKind.RECEIVED) < kinds.index(EventKind.WORKING)
-    assert kinds.index(EventKind.WORKING) < kinds.index(EventKind.SENDING)
+    work = [EventKind.RECEIVED, EventKind.WORKING, EventKind.SENDING, EventKind.SENT]
+    assert [kind for kind in kinds if kind in work] == work
 
 
 ROUNDS = (
