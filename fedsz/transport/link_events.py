@@ -20,7 +20,6 @@ class EventKind(StrEnum):
     JOINED = "joined"  # on the client: it has reached the server
     LEFT = "left"
     WAITING = "waiting"  # the client has no server yet, or no longer
-    RECEIVING = "receiving"  # `passed` of `size` bytes of a reply are here
     WORKING = "working"  # the client's app has begun to answer a message; `detail` is its type
     SENDING = "sending"  # the client begins to send a reply
     RECEIVED = "received"  # a message of `size` bytes
@@ -37,7 +36,6 @@ class LinkEvent:
     client_id: str  # of the link
     message_id: str = ""  # of the message, or of the one replied to
     detail: str = ""  # a sentence for people
-    passed: int = 0  # bytes so far, of a message on its way
     size: int = 0  # bytes of the message
     round: int = 0  # of the message, as Flower's strategies count; 0 where it says none
     # What the client said of itself when it joined.
@@ -46,15 +44,8 @@ class LinkEvent:
 
 OnEvent = Callable[[LinkEvent], None]
 
-# Not in the log of a process: they come by the message, or by a part of one.
-_ROUTINE = frozenset(
-    (EventKind.RECEIVING, EventKind.WORKING, EventKind.SENDING, EventKind.RECEIVED, EventKind.SENT)
-)
-
-
-def progressed(passed: int, piece: int, size: int) -> bool:
-    """Return whether another twentieth of ``size`` bytes has ``passed`` with the last ``piece``."""
-    return 20 * passed // size > 20 * max(0, passed - piece) // size
+# Not in the log of a process: they come by the message.
+_ROUTINE = frozenset((EventKind.WORKING, EventKind.SENDING, EventKind.RECEIVED, EventKind.SENT))
 
 
 def tell(on_event: OnEvent | None, event: LinkEvent) -> None:

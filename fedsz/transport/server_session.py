@@ -24,7 +24,7 @@ from fedsz.transport import frames
 from fedsz.transport.credentials import Identity
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Control, Hello, Incoming, Welcome
 from fedsz.transport.grid_base import Outgoing
-from fedsz.transport.link_events import EventKind, LinkEvent, NodeConfig, progressed
+from fedsz.transport.link_events import EventKind, LinkEvent, NodeConfig
 from fedsz.transport.node import node_id
 
 MAX_CLIENTS: Final = 1 << 16  # that are connected or may return, and ids that are remembered
@@ -403,9 +403,6 @@ class ServerSession:
             self._fail(peer, peer.pending[upload.message_id], reason)
         if upload.complete:
             self._finish_upload(peer, upload, now)
-        elif upload.sink is not None and progressed(upload.received, len(piece), upload.size):
-            kind, about = EventKind.RECEIVING, (peer.client_id, upload.message_id)
-            self._tell(LinkEvent(kind, *about, passed=upload.received, size=upload.size))
 
     def _finish_upload(self, peer: Peer, upload: Upload, now: float) -> None:
         peer.upload = None

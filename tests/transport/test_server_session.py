@@ -1,4 +1,4 @@
-"""Who has an id and a share of the data, broken rules, and events of an upload."""
+"""Who has an id and a share of the data, broken rules, and the speed of uploads."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_clients_are_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(door.session.names.values()) == ["b", "d"]
 
 
-def test_an_upload_says_how_far_it_is_and_how_fast_it_was() -> None:
+def test_an_upload_says_how_fast_it_was_or_how_far_it_came() -> None:
     door = Door(max_message_bytes=1 << 30)
     door.knock("link", OWNER)
     (awaited,) = door.post("a")
@@ -174,9 +174,6 @@ def test_an_upload_says_how_far_it_is_and_how_fast_it_was() -> None:
     for _ in range(40):
         door.wait(0.1)
         door.says("link", b"\x04" + bytes(CHUNK_BYTES))
-    way = [event for event in door.events if event.kind == EventKind.RECEIVING]
-    assert [event.passed for event in way] == [2 * n * CHUNK_BYTES for n in range(1, 20)]
-    assert {(event.client_id, event.message_id, event.size) for event in way} == {("a", "m", size)}
     assert door.session.bandwidths == {node_id("a"): pytest.approx(8 * CHUNK_BYTES / 0.1)}
 
     (awaited,) = door.post("a")

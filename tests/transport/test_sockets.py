@@ -165,7 +165,6 @@ def test_a_client_that_is_gone_does_not_hold_up_the_round(serve: Serve) -> None:
     replies = server.stream(size=2_000_000)
     assert next(replies).metadata.src_node_id == node_id("other")
     assert proxy.stalled.wait(LONG)
-    server.events.wait(EventKind.RECEIVING, "victim")  # and the server has read some of it
     victim.stop.set()
     proxy.cut()
 
