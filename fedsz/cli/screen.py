@@ -258,8 +258,7 @@ class ClientLines(Lines):
             case EventKind.SENDING:
                 if self._took is None:  # else it is sent once more
                     self._took = time.monotonic() - self._begun
-                way = f"{size(event.size)}, {100 * event.passed // event.size} %"
-                self.update(f"uploading {way}")
+                self.update(f"uploading {size(event.size)}")
             case EventKind.SENT:
                 self._count(event)
             case EventKind.FAILED:
