@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp.strategy import FedAvg
 
 import fedsz
@@ -15,8 +15,8 @@ from fedsz.contrib.ef21 import SHIFT, Diana, Ef21, shift_mod
 from fedsz.contrib.fetchsgd import FetchSgd, fetchsgd_mod
 from fedsz.contrib.steps import STEPS
 from fedsz.errors import ConfigError
-from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid
-from tests.federation import app_of, around, record_of, to_arrays
+from fedsz.flower import FedSZMod
+from tests.federation import Arrays, Federation, app_of, to_arrays
 
 SHAPE, CLIENTS, STEP = (40, 50), 3, 0.05
 
@@ -33,41 +33,24 @@ GOAL = np.mean([target(client) for client in range(CLIENTS)], axis=0)
 FIRST = {"w": np.zeros(SHAPE, np.float32), "count": np.array(3)}
 
 
-class Clients:
-    """Clients that pull the model towards targets of their own, and change no count."""
-
-    def __init__(self, mod: Any, *, sealed: bool) -> None:
-        self.contexts: dict[int, Context] = {}
-        mods = [FedSZMod(), mod] if sealed else [mod]
-        app = app_of(self._edit, mods=mods, examples=lambda _: 1)
-        self.app = around(app, lambda i, _, context: self.contexts.update({i: context}))
-
-    def _edit(self, client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        w = arrays["w"]
-        return {**arrays, "w": (w + STEP * (target(client) - w)).astype(np.float32)}
+def pulled(client: int, arrays: Arrays) -> Arrays:
+    """Clients pull the model towards targets of their own, and change no count."""
+    w = arrays["w"]
+    return {**arrays, "w": (w + STEP * (target(client) - w)).astype(np.float32)}
 
 
-class Run:
+class Run(Federation):
     """Rounds of one strategy, which goes on with its model from call to call."""
 
     def __init__(self, strategy: FedAvg, mod: Any, *, sealed: bool = False) -> None:
-        self.clients, self.strategy = Clients(mod, sealed=sealed), strategy
-        nodes: list[Any] = [{"partition-id": i} for i in range(CLIENTS)]
-        grid: Any = LocalGrid(self.clients.app, nodes)
-        self.grid = FedSZGrid(grid, downlink="1e-4") if sealed else grid
-        self.model = FIRST
+        app = app_of(pulled, mods=[FedSZMod(), mod] if sealed else [mod], examples=lambda _: 1)
+        options = {"downlink": "1e-4"} if sealed else {}
+        super().__init__(app, CLIENTS, strategy, FIRST, wrapped=sealed, **options)
 
-    def rounds(self, count: int, change: Callable[[Message], None] | None = None) -> float:
+    def rounds(self, count: int, change: Callable[[Message], object] = lambda _: None) -> float:
         """Run rounds, and return how far the model is from its goal, relative to its first."""
         for number in range(1, count + 1):
-            config, record = ConfigRecord(), record_of(self.model)
-            asked = self.strategy.configure_train(number, record, config, self.grid)
-            replies = list(self.grid.send_and_receive(asked))
-            for reply in replies if change else ():
-                change(reply)
-            averaged, metrics = self.strategy.aggregate_train(number, replies)
-            assert metrics is not None
-            self.model = to_arrays(averaged) if averaged else self.model
+            self.train(number, change)
         assert self.model["count"] == FIRST["count"]
         return float(np.square(self.model["w"] - GOAL).sum() / np.square(GOAL).sum())
 
@@ -149,8 +132,8 @@ def test_both_sides_of_a_shift_start_anew_after_a_loss_and_agree_again() -> None
             del reply.content[STEPS]
 
     run.rounds(1, lose)
-    for name in list(run.clients.contexts[1].state):  # a SuperNode that has restarted
-        del run.clients.contexts[1].state[name]
+    for name in list(run.contexts[1].state):  # a SuperNode that has restarted
+        del run.contexts[1].state[name]
     assert isinstance(run.strategy, Ef21)
     run.strategy.shifts.pop(nodes[2])  # a server that has
 
@@ -161,7 +144,7 @@ def test_both_sides_of_a_shift_start_anew_after_a_loss_and_agree_again() -> None
     assert ages == [1, 1, 1]
     assert distance < 0.02
     for client, node in enumerate(nodes):
-        kept = to_arrays(run.clients.contexts[client].state.array_records[SHIFT])
+        kept = to_arrays(run.contexts[client].state.array_records[SHIFT])
         assert np.array_equal(kept["w"], run.strategy.shifts[node][1]["w"])
 
 

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import gc
 import sys
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord, MetricRecord
 
-from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.records import to_record, views_of
-from tests.federation import app_of, grid_of, initial, moved, record_of, to_arrays
+from tests.federation import (
+    Arrays,
+    Federation,
+    Visit,
+    app_of,
+    grid_of,
+    initial,
+    moved,
+    record_of,
+    training,
+)
 from tests.peak_memory import linux
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -36,18 +46,12 @@ def test_a_model_in_half_precision_is_held_eight_and_ten_times_at_most() -> None
 
 def test_an_app_that_trains_sees_nothing_of_ours() -> None:
     seen: list[list[str]] = []
-    app = ClientApp(mods=[FedSZMod()])
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        seen.append(list(context.state))
-        arrays = record_of(moved(to_arrays(message.content[KEY]), len(seen)))
-        content = {KEY: arrays, "metrics": MetricRecord({"num-examples": 1})}
-        return Message(RecordDict(content), reply_to=message)
+    def train(visit: Visit, arrays: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        seen.append(list(visit.context.state))
+        return moved(arrays, len(seen)), {"num-examples": 1}
 
-    strategy = StreamingFedAvg(fraction_evaluate=0, min_train_nodes=1, min_available_nodes=1)
-    grid = FedSZGrid(LocalGrid(app, [{}]), "std:2")
-    strategy.start(grid, record_of(initial()), num_rounds=4)
+    Federation(training(train), 1, StreamingFedAvg, error_bound="std:2").run(4)
 
     assert seen == [[]] * 4
 

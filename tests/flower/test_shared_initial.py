@@ -14,10 +14,10 @@ from safetensors.numpy import save_file
 
 from fedsz.control.record import Traffic
 from fedsz.experiments.sweep_worker import grid_of as grid_of_run
-from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
+from fedsz.flower import FedSZMod, StreamingFedAvg
 from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
-from tests.federation import CLIENTS, app_of, initial, record_of
+from tests.federation import CLIENTS, Federation, app_of, around, initial
 
 Initial = str | Path | Callable[[], Any] | None
 
@@ -42,11 +42,11 @@ def trained(
     def client(message: Message, context: Context) -> Message:
         return mod(message, context, app)
 
-    nodes: list[Any] = [{"partition-id": i} for i in range(CLIENTS)]
-    grid = FedSZGrid(LocalGrid(client, nodes), **{"shared_initial": True, **options})  # type: ignore[arg-type]
-    first = record_of(dict(weights() if start is None else start))
-    result = StreamingFedAvg(fraction_evaluate=0).start(grid, first, num_rounds=rounds)
-    return grid.take_traffic(), {name: x.numpy() for name, x in result.arrays.items()}
+    first = weights() if start is None else dict(start)
+    options = {"shared_initial": True, **options}
+    federation = Federation(client, CLIENTS, StreamingFedAvg, first, **options)
+    model = federation.run(rounds)
+    return federation.take_traffic(), model
 
 
 @pytest.mark.parametrize("by_path", [False, True])
@@ -114,18 +114,16 @@ def test_a_server_that_sends_the_model_needs_no_clients_that_have_it(offered: bo
 
 def test_clients_that_keep_nothing_are_sent_key_frames_once_that_is_known() -> None:
     """And so need no second exchange in each round."""
-    app, asked = app_of(), []
+    asked = []
 
-    def forgetful(message: Message, context: Context) -> Message:
-        asked.append(int(context.node_config["partition-id"]))
+    def forget(client: int, message: Message, context: Context) -> None:
+        asked.append(client)
         context.state = RecordDict()
-        return app(message, context)
 
-    nodes: list[Any] = [{"partition-id": i} for i in range(CLIENTS)]
-    grid = FedSZGrid(LocalGrid(forgetful, nodes))  # type: ignore[arg-type]
-    StreamingFedAvg(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=6)
+    federation = Federation(around(app_of(), forget), CLIENTS, StreamingFedAvg)
+    federation.run(6)
 
-    assert grid.take_traffic().replies == 6 * CLIENTS
+    assert federation.take_traffic().replies == 6 * CLIENTS
     assert len(asked) == (6 + 1) * CLIENTS
 
 

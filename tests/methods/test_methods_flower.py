@@ -13,11 +13,11 @@ import fedsz
 from fedsz.core.reference import Reference
 from fedsz.core.tensors import CodedTensor
 from fedsz.errors import RefusedReply
-from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
+from fedsz.flower import StreamingFedAvg
 from fedsz.flower.records import sealed
 from fedsz.flower.update import Update
 from fedsz.methods import Sparse
-from tests.federation import app_of, record_of, to_arrays
+from tests.federation import Federation, app_of
 
 SHAPE, CLIENTS, STEP = (40, 50), 3, 0.05
 
@@ -39,12 +39,9 @@ def pulled(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def trained(update: str, *, rounds: int, strategy: type[FedAvg] = StreamingFedAvg) -> np.ndarray:
-    nodes = [{"partition-id": i} for i in range(CLIENTS)]
-    app = app_of(pulled, examples=lambda _: 1)
-    grid = FedSZGrid(LocalGrid(app, nodes), update=update, threshold=0)
-    initial = record_of({"fc.weight": np.zeros(SHAPE, np.float32)})
-    result = strategy(fraction_evaluate=0.0).start(grid, initial, num_rounds=rounds)
-    return to_arrays(result.arrays)["fc.weight"]
+    app, start = app_of(pulled, examples=lambda _: 1), {"fc.weight": np.zeros(SHAPE, np.float32)}
+    federation = Federation(app, CLIENTS, strategy, start, update=update, threshold=0)
+    return federation.run(rounds)["fc.weight"]
 
 
 @pytest.mark.parametrize(
