@@ -4,8 +4,8 @@
     python -m benchmarks.flower_matrix docs/results/flower_matrix.json --table
 
 The first makes the rows, one for each case and seed; the second prints the table of docs/flower.md
-from them. The cases are those of tests/flower_cases.py: five clients with a share of scikit-learn's
-digits, a network of 108,210 parameters, and 600 images held out.
+from them. The cases are those of tests/flower/flower_cases.py: five clients with a share of
+scikit-learn's digits, a network of 108,210 parameters, and 600 images held out.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from statistics import fmean
 
 import msgspec
 
-from tests.flower_cases import CASES
-from tests.flower_runs import Case, Outcome
-from tests.flower_simulation import SIMULATED, simulated
+from tests.flower.flower_cases import CASES
+from tests.flower.flower_runs import Case, Outcome
+from tests.flower.flower_simulation import SIMULATED, simulated
 
 
 class Side(msgspec.Struct):

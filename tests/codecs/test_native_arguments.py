@@ -11,7 +11,7 @@ import pytest
 from fedsz.codecs import _szx, _uniform
 from fedsz.codecs.szx import Szx
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform, compare
-from tests.uniform_cases import DTYPES, every_dtype, flat, rng
+from tests.codecs.uniform_cases import DTYPES, every_dtype, flat, rng
 
 ROWS, COLUMNS = 30, 36
 FLOAT32, FLOAT64, FLOAT16 = 0, 1, 2

@@ -18,9 +18,9 @@ from fedsz.arrays import DTYPES, wide
 from fedsz.codecs import _uniform
 from fedsz.codecs.spread import energy, energy_between, standard_deviation, value_range
 from fedsz.codecs.uniform import DTYPE_IDS, octets
+from tests.codecs.uniform_cases import DTYPES as LOSSY
+from tests.codecs.uniform_cases import LEVELS, every_dtype, rng
 from tests.strategies import finite, specials
-from tests.uniform_cases import DTYPES as LOSSY
-from tests.uniform_cases import LEVELS, every_dtype, rng
 
 BLOCK, LANES, PIECE = 1 << 12, 32, 1 << 16
 SIZES = [1, 31, 32, 33, BLOCK, BLOCK + 1, PIECE - 1, PIECE + 1, 3 * PIECE + 4133]

@@ -18,8 +18,7 @@ from fedsz.codecs import Codec, _uniform
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform
 from fedsz.errors import CodecError, CorruptStream
 from fedsz.threads import allow
-from tests.strategies import LAYER, bits_of, finite, layers, relative
-from tests.uniform_cases import (
+from tests.codecs.uniform_cases import (
     DTYPES,
     LEVELS,
     SHAPES,
@@ -34,6 +33,7 @@ from tests.uniform_cases import (
     rng,
     sums_for,
 )
+from tests.strategies import LAYER, bits_of, finite, layers, relative
 
 every_effort = pytest.mark.parametrize("effort", [0, 1, 3, 5, 7, 9])
 

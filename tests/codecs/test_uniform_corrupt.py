@@ -18,10 +18,10 @@ from fedsz.arrays import wide
 from fedsz.codecs import Codec
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform
 from fedsz.errors import CorruptStream
+from tests.codecs.uniform_cases import DTYPES, layer, rng
+from tests.codecs.uniform_oracle_codes import varint
 from tests.peak_memory import status
 from tests.strategies import LAYER
-from tests.uniform_cases import DTYPES, layer, rng
-from tests.uniform_oracle_codes import varint
 
 SZX = fedsz.codecs.get("szx")
 

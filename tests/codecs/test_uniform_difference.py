@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fedsz.codecs import _uniform
 from fedsz.codecs.spread import standard_deviation
 from fedsz.codecs.uniform import DTYPE_IDS, Uniform, compare, matrix_shape
+from tests.codecs.uniform_cases import DTYPES, LEVELS, SHAPES, coarse, flat, layer, rng, sums_for
 from tests.strategies import bits_of, finite, weights
-from tests.uniform_cases import DTYPES, LEVELS, SHAPES, coarse, flat, layer, rng, sums_for
 
 WIDE = [np.dtype(np.float32), np.dtype(np.float64)]
 every_dtype = pytest.mark.parametrize("dtype", WIDE, ids=str)

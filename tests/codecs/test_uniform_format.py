@@ -17,12 +17,10 @@ from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CorruptStream
 from fedsz.stream import Reader
 from fedsz.stream.format import VERSION
-from tests.golden.make import CASES, FOLDER
-from tests.strategies import layers, relative, seeds, specials
-from tests.uniform_cases import DTYPES, LEVELS, decode_at
-from tests.uniform_edges import BAD, EDGE, GOOD
-from tests.uniform_oracle import pieces, read, write
-from tests.uniform_oracle_models import (
+from tests.codecs.uniform_cases import DTYPES, LEVELS, decode_at
+from tests.codecs.uniform_edges import BAD, EDGE, GOOD
+from tests.codecs.uniform_oracle import pieces, read, write
+from tests.codecs.uniform_oracle_models import (
     BLOCKS,
     CODED,
     CONSTANT,
@@ -33,6 +31,8 @@ from tests.uniform_oracle_models import (
     SPARSE,
     Payload,
 )
+from tests.golden.make import CASES, FOLDER
+from tests.strategies import layers, relative, seeds, specials
 
 
 def ours(payload: bytes, n: int, dtype: Any) -> bytes | None:

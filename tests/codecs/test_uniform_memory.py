@@ -14,8 +14,8 @@ import fedsz
 from fedsz.codecs import Codec
 from fedsz.codecs.uniform import Uniform
 from fedsz.errors import CorruptStream
+from tests.codecs.uniform_cases import largest_error, rng
 from tests.peak_memory import MB, growth, linux
-from tests.uniform_cases import largest_error, rng
 
 LARGE = ((1 << 13) + 1, 1 << 12)  # more elements than are kept to be used again
 

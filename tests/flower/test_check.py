@@ -14,9 +14,9 @@ from safetensors.numpy import save_file
 
 from fedsz.flower import FedSZMod
 from fedsz.flower.check import FAILS, FINE, NOTE, check_app
-from tests import checked_apps
-from tests.checked_apps import initial, made
 from tests.cli.test_cli import call, refuse
+from tests.flower import checked_apps
+from tests.flower.checked_apps import initial, made
 
 
 def findings(app: str) -> dict[str, list[str]]:
@@ -93,7 +93,7 @@ def test_a_real_clients_folder_is_not_touched(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    module = "tests.checked_apps"
+    module = "tests.flower.checked_apps"
     done = call("check", f"{module}:fine", "--initial", f"{module}:initial")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("fine   mods: FedSZMod is the first\n")
@@ -118,9 +118,13 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     initial_ = ("--initial", f"{module}:initial")
     assert refuse("check", "nowhere", *initial_) == "app 'nowhere' is not MODULE:NAME"
-    assert "module tests.checked_apps has no 'fin'" in refuse("check", f"{module}:fin", *initial_)
+    assert "module tests.flower.checked_apps has no 'fin'" in refuse(
+        "check", f"{module}:fin", *initial_
+    )
     says = refuse("check", f"{module}:fine", "--initial", f"{module}:moved")
-    assert says.startswith("--initial 'tests.checked_apps:moved', called without arguments: Type")
+    assert says.startswith(
+        "--initial 'tests.flower.checked_apps:moved', called without arguments: Type"
+    )
     says = "the app is a function, not a ClientApp"
     assert refuse("check", f"{module}:made", *initial_) == says
     says = refuse("check", f"{module}:fine", *initial_, "--run-config", "lr")

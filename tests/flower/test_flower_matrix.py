@@ -8,7 +8,7 @@ pytest.importorskip("sklearn")
 
 from flwr.serverapp import strategy as flower
 
-from tests.flower_cases import CASES, MASKS, Case
+from tests.flower.flower_cases import CASES, MASKS, Case
 
 pytestmark = pytest.mark.slow
 

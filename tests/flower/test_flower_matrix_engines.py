@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.release, pytest.mark.repository, pytest.mark.slow]
 
 # Ray's processes must not stay in pytest's.
 PROGRAM = """
-from tests.flower_simulation import SIMULATED, simulated
+from tests.flower.flower_simulation import SIMULATED, simulated
 
 if __name__ == "__main__":
     (case,) = (case for case in SIMULATED if case.name == {name!r})

@@ -16,7 +16,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg
 from fedsz.flower.wrapped_grid import WrappedGrid
-from tests.faulty_grids import (
+from tests.federation import CLIENTS, app_of, around, grid_of, initial, moved, record_of, to_arrays
+from tests.flower.faulty_grids import (
     FaultyGrid,
     error_first,
     for_another,
@@ -25,7 +26,6 @@ from tests.faulty_grids import (
     superlink,
     twice,
 )
-from tests.federation import CLIENTS, app_of, around, grid_of, initial, moved, record_of, to_arrays
 from tests.links import Server
 
 

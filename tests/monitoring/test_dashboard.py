@@ -24,7 +24,7 @@ from fedsz.training.run_folder import CONFIG, ROUNDS
 from fedsz.transport.address import Address
 from tests.certificates import Authority
 from tests.links import LONG
-from tests.watched_runs import ask, port_of, record, write_run
+from tests.monitoring.watched_runs import ask, port_of, record, write_run
 
 TOKEN = secrets.token_hex(16)
 

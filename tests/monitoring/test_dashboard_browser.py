@@ -14,7 +14,7 @@ from fedsz.monitoring.live_page import Dashboard, served
 from fedsz.training.events import to_json
 from fedsz.training.run_folder import ROUNDS
 from tests.chromium import Page, browser, executable
-from tests.watched_runs import record, write_run
+from tests.monitoring.watched_runs import record, write_run
 
 pytestmark = [pytest.mark.release, pytest.mark.slow]
 CHARTS = ["accuracy", "loss", "traffic", "energy_fraction", "time"]

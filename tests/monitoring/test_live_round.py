@@ -10,7 +10,7 @@ import pytest
 
 from fedsz.monitoring.live_round import LiveRound
 from fedsz.training.events import Client, Done, Event, Listening, Requested
-from tests.watched_runs import record
+from tests.monitoring.watched_runs import record
 
 
 class Told(LiveRound):

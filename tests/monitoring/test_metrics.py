@@ -25,7 +25,7 @@ from fedsz.training.events import Client, Done, Listening
 from fedsz.transport.address import Address
 from tests.conftest import ROOT
 from tests.links import LONG
-from tests.watched_runs import ask, record
+from tests.monitoring.watched_runs import ask, record
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fedsz.monitoring import Tracking, tracking
 from fedsz.monitoring.tracking import measured
 from fedsz.training.events import Listening
 from tests.links import LONG
-from tests.watched_runs import record
+from tests.monitoring.watched_runs import record
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ pytest.importorskip("prometheus_client")
 
 from tests.cli.test_cli import call, refuse
 from tests.links import free_port
-from tests.watched_runs import ask, port_of
+from tests.monitoring.watched_runs import ask, port_of
 
 if TYPE_CHECKING:
     from tests.fleets import Fleet

@@ -19,7 +19,7 @@ from nvflare.fuel.utils import fobs
 
 from fedsz.errors import ConfigError
 from fedsz.nvflare import FedSZClientFilter, FedSZServerFilter, add_fedsz
-from tests.nvflare_job import (
+from tests.nvflare.nvflare_job import (
     LATE,
     RATE,
     TARGETS,

@@ -18,7 +18,7 @@ from nvflare.fuel.utils import fobs
 
 import fedsz
 from fedsz.nvflare.content import NAME
-from tests.nvflare_job import (
+from tests.nvflare.nvflare_job import (
     LATE,
     TARGETS,
     Job,

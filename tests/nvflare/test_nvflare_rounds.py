@@ -21,7 +21,7 @@ from fedsz.core import broadcast
 from fedsz.core.reference import Reference
 from fedsz.nvflare import FedSZServerFilter
 from fedsz.nvflare.content import Announcement, Task
-from tests.nvflare_job import Arrays, Job, Site, data_of, mean, model, stepped, trained
+from tests.nvflare.nvflare_job import Arrays, Job, Site, data_of, mean, model, stepped, trained
 
 
 @pytest.mark.parametrize("numbers", [[0] + [1] * 11, [i // 2 for i in range(12)]])

@@ -18,11 +18,11 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 pytest.importorskip("benchmarks")
 
-from tests import documented_rows as rows
 from tests import documented_text as texts
 from tests.conftest import ROOT
-from tests.documented_rows import NUMBER, Row
-from tests.snippets import DOCS
+from tests.project import documented_rows as rows
+from tests.project.documented_rows import NUMBER, Row
+from tests.project.snippets import DOCS
 
 pytestmark = pytest.mark.repository
 

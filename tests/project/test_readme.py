@@ -14,7 +14,7 @@ from fedsz.training.options import RunConfig
 from tests.conftest import ROOT
 from tests.fleets import Fleet, federated, shares
 from tests.links import free_port
-from tests.snippets import named
+from tests.project.snippets import named
 
 pytestmark = pytest.mark.repository
 LIMIT = 200.0  # seconds; far more than anything here takes on a busy machine

@@ -23,7 +23,7 @@ from tests.cli.test_cli import call
 from tests.conftest import ROOT
 from tests.flower_engine import LONG, environment, superlink
 from tests.links import free_port
-from tests.snippets import PAGES, Snippet, file_name, named, snippets
+from tests.project.snippets import PAGES, Snippet, file_name, named, snippets
 
 pytestmark = pytest.mark.repository
 TUTORIALS = {  # and what it prints if all went well

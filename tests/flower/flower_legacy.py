@@ -14,8 +14,8 @@ from flwr.server.strategy import Strategy
 from flwr.server.workflow import DefaultWorkflow
 from flwr.serverapp import Grid
 
-from tests.flower_apps import Weights, held_out, initial, learned, tested
-from tests.flower_runs import CLIENTS, Score, ServerSide
+from tests.flower.flower_apps import Weights, held_out, initial, learned, tested
+from tests.flower.flower_runs import CLIENTS, Score, ServerSide
 
 
 class DigitsClient(NumPyClient):

@@ -1,6 +1,6 @@
 """What codes the tokens of `uniform`: flags, classes, factors and tables of a model, both ways.
 
-From docs/format.md alone, as tests/uniform_oracle.py is.
+From docs/format.md alone, as tests/codecs/uniform_oracle.py is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from tests.uniform_oracle_codes import (
+from tests.codecs.uniform_oracle_codes import (
     FREQUENCIES,
     Binary,
     Bit,

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from sklearn.datasets import load_breast_cancer
 
-from tests.flower_runs import Score, ServerSide
+from tests.flower.flower_runs import Score, ServerSide
 
 STEP = 0.3
 HELD_OUT = 150

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tests.uniform_oracle_codes import (
+from tests.codecs.uniform_oracle_codes import (
     BLOCK,
     Binary,
     Bit,
@@ -26,7 +26,7 @@ from tests.uniform_oracle_codes import (
     unzigzag,
     zigzag,
 )
-from tests.uniform_oracle_models import (
+from tests.codecs.uniform_oracle_models import (
     BLOCKS,
     CODED,
     CONSTANT,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.uniform_oracle import code_sparse, pieces, write
-from tests.uniform_oracle_codes import (
+from tests.codecs.uniform_oracle import code_sparse, pieces, write
+from tests.codecs.uniform_oracle_codes import (
     Binary,
     Group,
     Ints,
@@ -19,7 +19,7 @@ from tests.uniform_oracle_codes import (
     varint,
     write_run,
 )
-from tests.uniform_oracle_models import (
+from tests.codecs.uniform_oracle_models import (
     BLOCKS,
     CONSTANT,
     NEIGHBOURS,

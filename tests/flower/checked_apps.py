@@ -11,8 +11,8 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod, message_size_mod
 
 from fedsz.flower import FedSZMod
-from tests import flower_apps
-from tests.flower_legacy import legacy_app
+from tests.flower import flower_apps
+from tests.flower.flower_legacy import legacy_app
 
 Arrays = dict[str, np.ndarray]
 

@@ -1,6 +1,6 @@
 """What payloads of `uniform` are written in: fields, planes, runs and tables, both ways.
 
-From docs/format.md alone, as tests/uniform_oracle.py is. The same code reads and writes: it is
+From docs/format.md alone, as uniform_oracle.py beside it is. The same code reads and writes: it is
 given what to write, and returns that, or what it has read. What is read is checked. What is written
 is not, so that tests can write what must be refused.
 """

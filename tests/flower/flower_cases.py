@@ -13,10 +13,10 @@ from flwr.server import strategy as legacy
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp import strategy as flower
 
-from tests.flower_apps import client_app, initial, named
-from tests.flower_legacy import legacy_app, server_fn, workflow
-from tests.flower_runs import CLIENTS, Case, started
-from tests.flower_trees import grown, tree_app
+from tests.flower.flower_apps import client_app, initial, named
+from tests.flower.flower_legacy import legacy_app, server_fn, workflow
+from tests.flower.flower_runs import CLIENTS, Case, started
+from tests.flower.flower_trees import grown, tree_app
 
 
 def _dict(seed: int) -> ArrayRecord:

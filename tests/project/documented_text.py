@@ -7,7 +7,7 @@ from functools import cache
 from benchmarks.paper import published
 from benchmarks.paper.model_complexity import complexity
 from tests.conftest import ROOT
-from tests.documented_rows import NUMBER, Row, rows, tables
+from tests.project.documented_rows import NUMBER, Row, rows, tables
 
 
 def links(anchor: str) -> list[Row]:

@@ -9,8 +9,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from fedsz.flower import FedSZMod
-from tests.flower_cases import CASES
-from tests.flower_runs import ROUNDS, Case, Outcome, outcome
+from tests.flower.flower_cases import CASES
+from tests.flower.flower_runs import ROUNDS, Case, Outcome, outcome
 
 SIMULATED = [case for case in CASES if case.name in ("FedAvg", "NumPyClient, DefaultWorkflow")]
 

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from fedsz.control.record import Traffic
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid
 from tests.federation import Watched
-from tests.flower_apps import held_out, tested, weights_of
+from tests.flower.flower_apps import held_out, tested, weights_of
 
 CLIENTS = 5
 ROUNDS = 6
