@@ -18,9 +18,9 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 pytest.importorskip("benchmarks")
 
-from tests import documented_text as texts
 from tests.conftest import ROOT
 from tests.project import documented_rows as rows
+from tests.project import documented_text as texts
 from tests.project.documented_rows import NUMBER, Row
 from tests.project.snippets import DOCS
 
