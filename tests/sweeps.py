@@ -8,7 +8,7 @@ from typing import Any
 
 from fedsz.control.record import RoundRecord
 from fedsz.experiments.results import SWEEP, Results
-from fedsz.experiments.sweep import rows_of
+from fedsz.experiments.sweep import Step, rows_of
 from fedsz.experiments.sweep_plan import SweepConfig
 
 Rows = Sequence[Mapping[str, Any]]
@@ -40,7 +40,7 @@ def course(
         RoundRecord(round=i, accuracy=accuracy, loss=1.0, seconds=1.0, **trained if i else {})
         for i, accuracy in enumerate(accuracies)
     ]
-    rows = rows_of(run, config, rounds, error, threads=1)
+    rows = rows_of(config, Step(run, rounds, error), threads=1)
     sent = {name: more.pop(name) for name in trained.keys() & more.keys()}
     name = f"{rows[0]['run']}{more or ''}"
     return [{**row, **more, **(sent if row.get("round") else {}), "run": name} for row in rows]

@@ -11,7 +11,7 @@ import click
 
 from benchmarks.paper.catalogue import CATALOGUE, make, numbers, select
 from benchmarks.paper.options import MeasurementOptions, PaperConfig
-from fedsz.cli.options import PATH, Command, configured, json_option
+from fedsz.cli.options import PATH, Command, configured
 from fedsz.cli.output import print_table, say
 from fedsz.quantities import bandwidth as read_bandwidth
 from fedsz.training.options import PAPER
@@ -53,7 +53,6 @@ FIGURES = f"{min(numbers('figure'))} to {max(numbers('figure'))}"
     default=MeasurementOptions.seconds,
     help="Seconds for all passes of a codec at a bound.",
 )
-@json_option
 def command(
     config: PaperConfig,
     *,
@@ -66,14 +65,12 @@ def command(
     bandwidth: str,
     repeats: int,
     seconds: float,
-    json: bool,
 ) -> None:
     """Make the FedSZ paper's tables and figures, and print our numbers beside its own.
 
     It trains weights, or takes those of --weights. It makes runs, or takes those of --sweep.
     Figures are written to --folder.
     """
-    from benchmarks.paper.comparison import as_json
     from benchmarks.paper.measurements import Measurements
 
     names = list(CATALOGUE) if everything else select(table, figure)
@@ -83,11 +80,7 @@ def command(
     on_step = partial(say, err=True)
     measurements = Measurements(config, options, on_step)
     for name in names:
-        comparison = make(name, measurements)
-        if json:
-            print(as_json(comparison).decode(), flush=True)
-        else:
-            _show(comparison)
+        _show(make(name, measurements))
 
 
 def _show(comparison: Comparison) -> None:

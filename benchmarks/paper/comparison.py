@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -21,7 +21,6 @@ class Line(msgspec.Struct, frozen=True):
     printed: float | None  # the paper's number, None where it prints none
     ours: float | None  # None where it was not measured
     unit: str = ""  # "" for a ratio; a difference of "%" is in points, any other in percent
-    why: str = ""  # the reason of a difference
     seeds: tuple[int, ...] = ()  # of the runs that ours is of, one run each; none if it is of none
 
     @property
@@ -53,17 +52,6 @@ class Comparison(msgspec.Struct, frozen=True):
     here: bool = True  # whether ours were measured on this machine, and not on those of runs
     files: list[str] = []  # that were written
     name: str = ""  # such as "table 1"; the catalogue gives it
-
-
-def as_json(comparison: Comparison) -> bytes:
-    """Return a comparison as JSON, with its differences; numbers that are not finite are null."""
-    fields: dict[str, Any] = msgspec.structs.asdict(comparison)
-    del fields["panels"]
-    fields["lines"] = [
-        {**msgspec.structs.asdict(line), "difference": line.difference, "far": line.far}
-        for line in comparison.lines
-    ]
-    return msgspec.json.encode({"name": fields.pop("name"), **fields})
 
 
 def write(comparison: Comparison, folder: Path) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import cycle
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -22,12 +21,6 @@ CROWDED: Final = 20  # points of a line above which they have no marks
 LAWS: Final = {
     "laplace": ("red", "-"), "uniform": ("green", (0, (1, 1.4))), "normal": ("purple", (0, (5, 2))),
 }  # fmt: skip
-# Kind of scaling -> its axis, and what the panel is called.
-SCALINGS: Final = {
-    "weak": ("clients", "Weak scaling: more clients"),
-    "strong": ("workers", "Strong scaling: more workers"),
-}
-LINKS: Final = {"none": "", "own": ", a link each", "shared": ", one link for all"}
 
 
 def curves(
@@ -102,23 +95,3 @@ def histogram(title: str, of: Distribution, unit: str, *, log: bool = False) -> 
         ax.locator_params(axis="x", nbins=5)
 
     return Panel(title, draw)
-
-
-def scaling_panels(points: Sequence[Mapping[str, Any]]) -> list[Panel]:
-    """Return the seconds of a round over clients, and over workers.
-
-    Each point is a row of the table of scaling, `fedsz.experiments.results.SCALING`. Lines of
-    strong scaling are named by their clients if there are several numbers of these.
-    """
-    panels = []
-    for kind, (axis, title) in SCALINGS.items():
-        mine = [point for point in points if point["kind"] == kind]
-        several = axis == "workers" and len({point["clients"] for point in mine}) > 1
-        lines: dict[str, dict[float, float]] = defaultdict(dict)
-        for point in mine:
-            clients = f", {point['clients']} clients" if several else ""
-            label = f"{point['how']}{LINKS[point['link']]}{clients}"
-            lines[label][point[axis]] = point["seconds"]
-        if lines:
-            panels.append(curves(title, lines, x=axis, y="s of a round", log="xy"))
-    return panels

@@ -92,8 +92,7 @@ def _fits(of: tuple[str, ...], found: Distribution) -> list[Line]:
     lines = [Line(of, f"K-S to {law.name}", None, law.ks) for law in found.laws]
     named = (law for law in found.laws if law.name == published.ERROR_LAW)
     lines += [Line(of, f"scale of {law.name}", None, law.scale) for law in named]
-    best = (law for law in found.laws if law.name == found.best)
-    return lines + [Line(of, "best K-S", None, law.ks, why=law.name) for law in best]
+    return lines
 
 
 def figure_7(measurements: Measurements) -> Comparison:

@@ -24,7 +24,7 @@ from fedsz.core.partition import is_lossy
 from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError, FedszError, ModelMismatch
 from fedsz.experiments import bench
-from fedsz.experiments.environment import dataset_digest, environment, file_digest
+from fedsz.experiments.environment import environment
 from fedsz.experiments.results import SWEEP, Results, read
 from fedsz.experiments.scheme import RAW, Scheme
 from fedsz.experiments.sweep import Sweep
@@ -49,11 +49,6 @@ OURS: Final = "uniform"
 CODECS: Final = {
     "sz2": "sz2", "sz3": "sz3:algorithm=interp_lorenzo", "szx": "szx", "zfp": "zfp", OURS: OURS,
 }  # fmt: skip
-# Options that decide the weights of a trained model.
-DECIDE_WEIGHTS: Final = (
-    "model", "dataset", "samples", "partitioner", "alpha", "image_size", "seed", "rounds", "epochs",
-    "batch_size", "learning_rate", "momentum", "clients", "initial",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,23 +220,18 @@ def train_model(run: RunConfig, folder: Path, on_step: OnStep) -> TrainedModel:
         FedszError: a client could not train.
         DataError: the data set is not there.
     """
-    asked = {name: getattr(run, name) for name in DECIDE_WEIGHTS}
-    asked["initial_digest"] = file_digest(run.initial) if run.initial else ""
-    asked["dataset_digest"] = dataset_digest(run.dataset, run.data_dir)
-    path = folder / f"{run.model}-{run.dataset}.safetensors"
-    facts = _facts(path)
-    if any(facts.get(name) != value for name, value in asked.items()) or not path.is_file():
+    path = folder / f"{run.model}-{run.dataset}-{run_id(run, 'local')}.safetensors"
+    if not path.is_file():
         rounds = f"{run.rounds} rounds of {run.clients} clients"
         on_step(f"training {run.model} on {run.dataset}: {rounds}")
-        facts = _trained(run, path, asked, on_step)
+        _train(run, path, on_step)
     images = f"{run.samples} images" if run.samples else "all images"
     side = f"{run.image_size} pixels a side" if run.image_size else "images as they are"
     provenance = (
         f"{run.model}: {run.dataset}, {images} in {run.clients} shares,"
         f" {run.rounds} rounds of {run.epochs} epochs, batch {run.batch_size},"
         f" learning rate {run.learning_rate}, momentum {run.momentum}, {side},"
-        f" seed {run.seed}, from {run.initial or 'random weights'}, uncompressed:"
-        f" {100 * facts['accuracy']:.2f} % on {facts['test_samples']} test images"
+        f" seed {run.seed}, from {run.initial or 'random weights'}, uncompressed"
     )
     state = _load(path, run.model, run.dataset)
     return TrainedModel(run.model, run.dataset, state, run.image_size, provenance)
@@ -268,8 +258,8 @@ def read_model(folder: Path, model: str, dataset: str) -> TrainedModel:
     return TrainedModel(model, dataset, _load(path, model, dataset), side, provenance)
 
 
-def _trained(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep) -> dict[str, Any]:
-    """Train a model, write its weights and the facts beside them, and return the facts."""
+def _train(run: RunConfig, path: Path, on_step: OnStep) -> None:
+    """Train a model and write its weights."""
     rounds = []
 
     def on_round(done: RoundRecord) -> None:
@@ -277,18 +267,11 @@ def _trained(run: RunConfig, path: Path, asked: dict[str, Any], on_step: OnStep)
         what = f"{run.model} on {run.dataset}: round {done.round} of {run.rounds}"
         on_step(f"{what}, accuracy {done.accuracy:.4f}, {done.seconds:.0f} s")
 
-    problem = prepare(run)
-    model = federate(grid_of(run), run, problem, on_round)
+    model = federate(grid_of(run), run, prepare(run), on_round)
     for failure in (failure for done in rounds for failure in done.failures):
         raise FedszError(f"{run.model} could not be trained on {run.dataset}: {failure.reason}")
-    last, seconds = rounds[-1], sum(done.train_seconds for done in rounds)
-    facts = {**asked, "test_samples": len(problem.held_out), "accuracy": last.accuracy}
-    facts |= {"loss": last.loss, "train_seconds": seconds, **environment()}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(as_arrays(model.state_dict()), path)
-    # Last, since it is what says that the weights are there.
-    path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
-    return facts
 
 
 def _load(path: Path, model: str, dataset: str) -> dict[str, NDArray]:
@@ -322,8 +305,7 @@ def _run(config: SweepConfig, on_step: OnStep) -> list[Run]:
         sweep.forget_failures()
         with closing(sweep.run()) as steps:
             for step in steps:
-                if step.over:
-                    outcome = step.error or f"accuracy {step.round.accuracy:.4f}"  # type: ignore[union-attr]
-                    on_step(f"{step.run.model} {step.run.dataset} {step.run.codec}: {outcome}")
+                outcome = step.error or f"accuracy {step.rounds[-1].accuracy:.4f}"
+                on_step(f"{step.run.model} {step.run.dataset} {step.run.codec}: {outcome}")
         wanted = {run_id(run, config.grid) for run in config.runs}
         return runs_of(row for row in results.rows.to_pylist() if row["run"] in wanted)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Final
-
-import msgspec
 
 from benchmarks.paper import published
 from benchmarks.paper.comparison import Comparison, Line
 from benchmarks.paper.measurements import CODECS, OURS, Measurements, Row, TrainedModel
 from benchmarks.paper.model_complexity import complexity, lossy_shares
 from benchmarks.paper.published import RECOMMENDED_BOUND, CodecCosts
-from benchmarks.paper.szx_error import hypotheses
 from fedsz.arrays import NDArray
 from fedsz.codecs.spread import standard_deviation, value_range
-from fedsz.codecs.zfp import Zfp
 from fedsz.core.decode import decompress
 from fedsz.core.encode import compress_measured
 from fedsz.errors import DataError
@@ -26,21 +20,7 @@ from fedsz.experiments import bench
 from fedsz.training.examples import Examples
 
 THRESHOLDS: Final = (0, 256, 512, 1000, 1024, 2048, 4096)
-PRECISIONS: Final = range(2, 25)  # bits, up to a float32's significand
 SIDE: Final = 224  # pixels that Table III's flops are usually counted at
-
-# Why ratios differ by more than 20 %.
-REASONS: Final = {
-    "szx": "the paper's bound was not in force; ours is kept",
-    "zfp": "the paper fixed the precision, ours keeps the bound",
-}
-OTHER_WEIGHTS: Final = (
-    "other weights: at a bound relative to the range, the ratio grows as the spread shrinks beside"
-    " the range (rows 'spread / range'), which long training and pretraining do"
-)
-OTHER_SZ3: Final = (
-    "likely another release of SZ3 (3.1.7 there), whose code tables cost many small tensors more"
-)
 
 
 def table_1(measurements: Measurements) -> Comparison:
@@ -56,15 +36,11 @@ def table_1(measurements: Measurements) -> Comparison:
     for trained in measurements.trained_models():
         model = trained.model
         made_from.append(trained.provenance)
-        weights = measurements.lossy(trained)
-        spread = 100 * _spread(weights)
+        spread = 100 * _spread(measurements.lossy(trained))
         lines.append(Line((model, "weights", "-"), "spread / range", None, spread, "%"))
         lines += _codecs(measurements, trained)
         if images is not None:
             lines += _accuracies(measurements, trained, images)
-        lines += _szx(measurements, trained, images)
-        lines += _zfp(weights, model)
-    notes += _explanations(lines)
     headings = ("model", "codec", "bound")
     return Comparison(f"lossy codecs, {dataset}", headings, lines, made_from, notes=notes)
 
@@ -81,31 +57,27 @@ def _costs(of: tuple[str, ...], printed: CodecCosts | None, row: Row) -> list[Li
     seconds = row["encode_seconds"]
     speed = row["raw_bytes"] / seconds / 1e6 if seconds else None
     return [
-        Line(of, "ratio", printed and printed.ratio, row["ratio"], why=row["error"] or ""),
+        Line(of, "ratio", printed and printed.ratio, row["ratio"]),
         Line(of, "runtime", printed and printed.runtime, seconds, "s"),
         Line(of, "speed", printed and printed.speed, speed, "MB/s"),
     ]
 
 
-def _cells(model: str) -> Iterator[tuple[str, str, float, tuple[str, ...], CodecCosts | None]]:
-    """Yield codecs of Table I, our names for them, bounds, what lines are of, and what it has."""
+def _cells(model: str) -> Iterator[tuple[str, float, tuple[str, ...], CodecCosts | None]]:
+    """Yield our names for the codecs of Table I, bounds, what lines are of, and what it has."""
     for (codec, spec), bound in itertools.product(CODECS.items(), published.BOUNDS):
         of, printed = (model, codec, f"{bound:g}"), published.TABLE_1.get((model, codec, bound))
-        yield codec, spec, bound, of, printed
+        yield spec, bound, of, printed
 
 
 def _codecs(measurements: Measurements, trained: TrainedModel) -> list[Line]:
     rows = measurements.codec_costs(trained, tuple(CODECS.values()), published.BOUNDS)
     by_codec = {(row["codec"], row["error_bound"]): row for row in rows}
-    lines = []
-    for codec, spec, bound, of, printed in _cells(trained.model):
-        ratio, *times = _costs(of, printed, by_codec[spec, f"rel:{bound!r}"])
-        if ratio.far and not ratio.why:
-            sz3 = (trained.model, codec) == ("mobilenetv2", "sz3")
-            why = OTHER_SZ3 if sz3 else REASONS.get(codec, OTHER_WEIGHTS)
-            ratio = msgspec.structs.replace(ratio, why=why)
-        lines += [ratio, *times]
-    return lines
+    return [
+        line
+        for spec, bound, of, printed in _cells(trained.model)
+        for line in _costs(of, printed, by_codec[spec, f"rel:{bound!r}"])
+    ]
 
 
 def _accuracies(measurements: Measurements, trained: TrainedModel, images: Examples) -> list[Line]:
@@ -113,60 +85,11 @@ def _accuracies(measurements: Measurements, trained: TrainedModel, images: Examp
     measurements.on_step(f"testing {trained.name}, decoded, on {len(images)} images")
     before = trained.accuracy(trained.state, images, device)
     lines = [Line((model, "none", "-"), "top-1", None, 100 * before, "%")]
-    for codec, spec, bound, of, printed in _cells(model):
-        if codec == "szx":  # below, with what else may have happened to it
-            continue
+    for spec, bound, of, printed in _cells(model):
         stream, _ = compress_measured(trained.state, measurements.settings(spec, bound))
         after = trained.accuracy(decompress(stream, as_numpy=True), images, device)
         lines.append(Line(of, "top-1", printed and printed.accuracy, 100 * after, "%"))
     return lines
-
-
-def _szx(measurements: Measurements, trained: TrainedModel, images: Examples | None) -> list[Line]:
-    """Return the accuracy and the ratio of everything that may have become of SZx's payloads."""
-    measurements.on_step(f"szx on {trained.name}: what gives 4.80 and 10.00 %")
-    printed = published.TABLE_1.get((trained.model, "szx", RECOMMENDED_BOUND))
-    lines = []
-    for name, weights, bound, ratio in hypotheses(measurements.lossy(trained)):
-        of = (trained.model, name, f"{bound:.3g}" if bound else "-")
-        if images is not None:
-            state = {**trained.state, **weights}
-            accuracy = 100 * trained.accuracy(state, images, measurements.config.device)
-            lines.append(Line(of, "top-1", printed and printed.accuracy, accuracy, "%"))
-        if ratio is not None:
-            lines.append(Line(of, "ratio", printed and printed.ratio, ratio))
-    return lines
-
-
-def _zfp(weights: Mapping[str, NDArray], model: str) -> list[Line]:
-    """Return the precision that comes closest to each ratio of ZFP's; the paper names none."""
-    if model not in published.MODELS or Zfp().missing():
-        return []
-
-    @cache
-    def ratio(precision: int) -> float:
-        codec = Zfp(precision=precision)
-        size = sum(len(codec.compress(x.reshape(-1), 0.0)) for x in weights.values())
-        return sum(x.nbytes for x in weights.values()) / size
-
-    lines = []
-    for bound in published.BOUNDS:
-        wanted = published.TABLE_1[model, "zfp", bound].ratio
-        # Ratios fall as precision grows.
-        at = bisect_left(PRECISIONS, -wanted, key=lambda precision: -ratio(precision))
-        near = PRECISIONS[max(at - 1, 0) : at + 1]
-        best = min(near, key=lambda precision: abs(ratio(precision) - wanted))
-        lines.append(Line((model, f"zfp:precision={best}", "-"), "ratio", wanted, ratio(best)))
-    return lines
-
-
-def _explanations(lines: list[Line]) -> list[str]:
-    far: dict[str, list[str]] = {}
-    for line in lines:
-        if line.far and line.why and line.difference is not None:
-            where = f"{' '.join(line.of)} ({100 * line.difference:+.0f} %)"
-            far.setdefault(line.why, []).append(where)
-    return [f"Ratios more than 20 % apart: {', '.join(of)}: {why}." for why, of in far.items()]
 
 
 def table_2(measurements: Measurements) -> Comparison:
@@ -233,10 +156,7 @@ def table_5(measurements: Measurements) -> Comparison:
         for codec, bound in itertools.product(("sz2", OURS), config.bounds):
             ratio = measurements.update_cost(trained, codec, bound).ratio
             printed = published.TABLE_5.get((model, dataset, bound)) if codec == "sz2" else None
-            line = Line((model, dataset, codec, f"{bound:g}"), "ratio", printed, ratio)
-            if line.far:
-                line = msgspec.structs.replace(line, why=OTHER_WEIGHTS)
-            lines.append(line)
+            lines.append(Line((model, dataset, codec, f"{bound:g}"), "ratio", printed, ratio))
             if (codec, bound) == ("sz2", RECOMMENDED_BOUND):
                 at_recommended.append(ratio)
     if at_recommended:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,7 @@ from fedsz.training.options import ADVISE, BENCH, RunConfig
 
 if TYPE_CHECKING:
     from fedsz.arrays import StateDict
-    from fedsz.experiments.advise import Answer, Choice
+    from fedsz.experiments.advise import Choice
     from fedsz.experiments.bench import Row
 
 SHOWN_MOST: Final = 99_999  # MB/s; a codec that says more has not touched the bytes
@@ -41,8 +41,7 @@ def _measures(command: Handler) -> Handler:
         click.option(
             "--seconds",
             default=10.0,
-            help="Seconds for all passes of a codec; a slow one makes fewer, or takes part of the "
-            "data.",
+            help="Seconds for all passes of a codec; a slow one makes fewer.",
         ),
         click.option("--threads", default=1, help="Threads of a codec; 0 for one on each core."),
     )
@@ -97,7 +96,7 @@ def bench(
 @click.option("--bandwidth", required=True, help="Bandwidth of the uplink, such as 10mbps.")
 @_measures
 def advise(config: RunConfig, *, file: Path | None, model: str, bandwidth: str, **how: Any) -> None:
-    """Say whether compression is worth it on a link, which codec is best, and where that changes.
+    """Say whether compression is worth it on a link, and which codec is best.
 
     FILE is a .pt or .safetensors file, such as clients send. The command measures how fast each
     codec compresses and decompresses on this machine, and compares that with the time that fewer
@@ -105,7 +104,7 @@ def advise(config: RunConfig, *, file: Path | None, model: str, bandwidth: str, 
     """
     from fedsz.cli.files import read_state_dict
     from fedsz.codecs import get_lossless
-    from fedsz.experiments.advise import answer, choices
+    from fedsz.experiments.advise import best, choices
     from fedsz.experiments.bench import initial_weights, sizes, written
     from fedsz.experiments.link_model import Link
     from fedsz.quantities import bandwidth as read_bandwidth
@@ -122,8 +121,8 @@ def advise(config: RunConfig, *, file: Path | None, model: str, bandwidth: str, 
     rows = measured(config, data, state, **how)
     raw_bytes, _ = sizes(state, rule=config.rule, threshold=config.threshold)
     ways = choices(rows, lossless=lossless, raw_bytes=raw_bytes)
-    answers = [answer(ways, written(bound), speed) for bound in how["bounds"]]
-    _show_advice(data, rows, ways, answers, speed)
+    advice = {bound: best(ways, bound, speed) for bound in map(written, how["bounds"])}
+    _show_advice(data, rows, ways, advice, speed)
 
 
 def _measurement(*, codecs: str, error_bounds: str, **how: Any) -> dict[str, Any]:
@@ -196,8 +195,6 @@ def _weights(files: Iterable[Path], models: str) -> Iterator[tuple[str, StateDic
 
 
 def _show(data: str, rows: list[Row], nbytes: tuple[int, int]) -> None:
-    from fedsz.experiments.bench import EVERYTHING
-
     whole, rest = nbytes  # in all, and never lossy
 
     def lossy(row: Row) -> tuple[str, ...]:
@@ -206,15 +203,13 @@ def _show(data: str, rows: list[Row], nbytes: tuple[int, int]) -> None:
         return row["codec"], shown_bound(row["error_bound"]), *_ratio_and_speeds(row), error, rmse
 
     def lossless(row: Row) -> tuple[str, ...]:
-        took, there = row["raw_bytes"], whole if row["part"] == EVERYTHING else rest
-        share = f"{100 * took / there:.1f} %" if took < there else "all"
-        return row["codec"], row["part"], f"{size(took)}, {share}", *_ratio_and_speeds(row)
+        return row["codec"], row["part"], *_ratio_and_speeds(row)
 
     say(f"{data}: {size(whole)}, of which {size(rest)} are never lossy")
     speeds = (">ratio", ">compress\nMB/s", ">decompress\nMB/s")
     for heads, cells in (
         (("codec", "bound", *speeds, ">error/\nbound", ">RMSE"), lossy),
-        (("codec", "part", ">measured", *speeds), lossless),
+        (("codec", "part", *speeds), lossless),
     ):
         lines = [
             (*cells(row), "-" if row["peak_bytes"] is None else size(row["peak_bytes"]))
@@ -235,20 +230,19 @@ def _ratio_and_speeds(row: Row) -> Iterator[str]:
 
 
 def _show_advice(
-    data: str, rows: list[Row], ways: list[Choice], answers: list[Answer], bandwidth: float
+    data: str, rows: list[Row], ways: list[Choice], advice: Mapping[str, Choice], bandwidth: float
 ) -> None:
     """Print advice for people, the answer last."""
     plain, *coded = ways
     at, before = rate(bandwidth), plain.seconds(bandwidth)
 
     def cells(way: Choice) -> tuple[str, ...]:
-        part = "~" if way.measured_bytes < way.raw_bytes else ""
         takes = way.seconds(bandwidth)
-        measured = (f"{way.ratio:.3f}", *map(time, (way.encode_seconds, way.decode_seconds, takes)))
         return (
             way.codec,
             "exact" if way.exact else shown_bound(way.error_bound),
-            *(part + number for number in measured),
+            f"{way.ratio:.3f}",
+            *map(time, (way.encode_seconds, way.decode_seconds, takes)),
             f"{100 * (1 - takes / before):.1f} %",
             rate(way.worth_below) if way.worth_below else "never",
         )
@@ -258,30 +252,19 @@ def _show_advice(
     print_table(("codec", "bound", *numbers, ">worth it\nbelow"), map(cells, coded))
     say_errors(rows)
     say(f"{rows[0]['machine']}, {count(rows[0]['threads'], 'thread')}, both ends")
-    partly = [way for way in ways if way.measured_bytes < way.raw_bytes]
-    if parts := [f"{way.codec} {size(way.measured_bytes)}" for way in partly]:
-        say(f"~ measured on a part, the rest taken to be like it: {', '.join(parts)}")
-    for answer in answers:
-        of = " of each tensor's range" if answer.error_bound.startswith("rel:") else ""
-        say(f"within {shown_bound(answer.error_bound)}{of}:")
-        for stretch in answer.stretches:
-            where = f"from {rate(stretch.low)} on" if stretch.low else "on the slowest links"
-            say(f"  {where}: {_named(stretch.choice)} is best")
-    for answer in answers:
-        say(f"At {at} {_sentence(answer, plain, bandwidth)}")
+    for bound, way in advice.items():
+        say(f"At {at} {_sentence(way, plain, bound, bandwidth)}")
 
 
-def _sentence(answer: Answer, plain: Choice, bandwidth: float) -> str:
-    before, after = plain.seconds(bandwidth), answer.best.seconds(bandwidth)
-    if answer.best is plain:
-        bound = shown_bound(answer.error_bound)
+def _sentence(way: Choice, plain: Choice, bound: str, bandwidth: float) -> str:
+    before, after = plain.seconds(bandwidth), way.seconds(bandwidth)
+    if way is plain:
         return (
-            f"do not compress: no codec within {bound} is faster than the {time(before)} that"
-            " an update takes as it is."
+            f"do not compress: no codec within {shown_bound(bound)} is faster than the"
+            f" {time(before)} that an update takes as it is."
         )
     instead = f"{time(after)} an update instead of {time(before)}"
-    times = f"{before / after:.3g} times as fast"
-    return f"compress with {_named(answer.best)}: {instead}, {times}."
+    return f"compress with {_named(way)}: {instead}, {before / after:.3g} times as fast."
 
 
 def _named(way: Choice) -> str:

@@ -29,7 +29,7 @@ COLUMNS: Final = ("seed", "dataset", "model", "partition", "way")  # a way says 
 
 @click.command(SWEEP, cls=Command)
 @configured(SWEEP, of=SweepConfig)
-@click.option("--dry-run", is_flag=True, help="Print the plan and an estimate of its time.")
+@click.option("--dry-run", is_flag=True, help="Print the runs of the plan, and end.")
 @click.option("--retry", is_flag=True, help="Run the runs again that failed.")
 @click.pass_context
 def sweep(context: click.Context, config: SweepConfig, *, dry_run: bool, retry: bool) -> None:
@@ -41,7 +41,6 @@ def sweep(context: click.Context, config: SweepConfig, *, dry_run: bool, retry: 
     sweep ends. To continue a sweep that was stopped, give the same command again. The exit code is
     1 if a run failed.
     """
-    from fedsz.experiments.duration_estimate import seconds
     from fedsz.experiments.results import SWEEP, Results
     from fedsz.experiments.sweep import Sweep, check
 
@@ -56,14 +55,13 @@ def sweep(context: click.Context, config: SweepConfig, *, dry_run: bool, retry: 
         if sweep.done:
             say(f"{sweep.done} runs are in {config.results} already", err=True)
         if sweep.pending:
-            say(total_time([seconds(run) for run in sweep.pending], config.jobs), err=True)
+            say(f"{count(len(sweep.pending), 'run')} to make", err=True)
         for why, runs in sweep.missing.items():
             say(f"{why}; without it, {count(runs, 'run')} will fail", err=True)
         progress = SweepProgress(sweep)
         with closing(sweep.run()) as steps:
             for step in steps:
-                if step.over:
-                    say(progress.line(step), err=True)
+                say(progress.line(step), err=True)
         print_summary(sweep)
     if sweep.failed:
         say(f"{count(sweep.failed, 'run')} failed; --retry runs them again", err=True)
@@ -101,38 +99,18 @@ class SweepProgress:
 
 
 def _print_plan(config: SweepConfig) -> None:
-    from fedsz.experiments.duration_estimate import seconds
-
-    times = [seconds(run) for run in config.runs]
-    rows = []
-    for name, estimate in zip(map(_columns, config.runs), times, strict=True):
-        about = "unknown" if estimate is None else duration(estimate)
-        rows.append((*(str(name[column]) for column in COLUMNS), about))
-    print_table((*COLUMNS, "about"), rows)
-    say(total_time(times, config.jobs))
-
-
-def total_time(times: Sequence[float | None], jobs: int) -> str:
-    """Return how many runs there are, and about how long they take, ``jobs`` at a time."""
-    known = [estimate for estimate in times if estimate is not None]
-    runs = f"{count(len(times), 'run')}{f', {jobs} at a time' if jobs > 1 else ''}"
-    if not known:
-        return f"{runs}, of unknown length"
-    more = f" and {len(times) - len(known)} of unknown length" if len(known) < len(times) else ""
-    return f"{runs}: about {duration(sum(known) / min(jobs, len(times)))}{more}"
+    rows = [[str(_columns(run)[column]) for column in COLUMNS] for run in config.runs]
+    print_table(COLUMNS, rows)
+    say(count(len(rows), "run"))
 
 
 def _columns(run: RunConfig) -> dict[str, Any]:
     from fedsz.experiments.scheme import Scheme, partition_name
 
-    scheme = Scheme.of_run(run)
     return {
         **{name: getattr(run, name) for name in ("seed", "dataset", "model")},
         "partition": partition_name(run.partitioner, run.alpha),
-        "way": str(scheme),
-        **{name: getattr(scheme, name) for name in ("update", "codec")},
-        "error_bound": run.error_bound if scheme.bound else None,
-        **{name: getattr(scheme, name) for name in ("downlink", "policy")},
+        "way": str(Scheme.of_run(run)),
     }
 
 
@@ -183,8 +161,7 @@ def _ratios(rounds: Sequence[RoundRecord]) -> tuple[float, float]:
 def _line(step: Step) -> str:
     if step.error:
         return f"failed: {step.error}"
-    assert step.round is not None
-    good = outcome(step.round.accuracy, step.round.loss)
+    good = outcome(step.rounds[-1].accuracy, step.rounds[-1].loss)
     up, both = _ratios(step.rounds)
     smaller = (f" {up:.1f}x smaller up," if up else "") + (f" {both:.1f}x both ways," * bool(both))
     return f"{good},{smaller} {duration(step.seconds)}"

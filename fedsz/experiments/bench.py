@@ -63,8 +63,7 @@ def measure(
         codecs: names, with settings or without.
         bounds: for the lossy ones.
         repeats: timed passes, after one that warms up and checks every element.
-        seconds: for all passes of a row. Slow codecs make fewer, one at least; a lossless codec for
-            which that is still too long is given a share of the data, as `raw_bytes` says.
+        seconds: for all passes of a row. Slow codecs make fewer, one at least.
         threads: that a codec may use; 0 for one on each core.
         rule: which tensors may be lossy; see `fedsz.core.partition.is_lossy`.
         threshold: tensors of up to this many elements never are.

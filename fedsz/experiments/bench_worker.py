@@ -14,8 +14,7 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,8 +28,6 @@ from fedsz.core.encode import SHARED_BELOW
 from fedsz.errors import CodecError, FedszError
 from fedsz.experiments.codec_measurement import Item, coder_of, first_pass, loops_for, timed_pass
 from fedsz.threads import allow
-
-SAMPLE: Final = 1 << 20  # bytes that tell how fast a lossless codec is
 
 
 class BenchJob(msgspec.Struct, frozen=True):
@@ -48,9 +45,6 @@ class BenchJob(msgspec.Struct, frozen=True):
 def measured(job: BenchJob, arrays: Sequence[NDArray]) -> dict[str, Any]:
     """Return what a job measures, under the names of a result table's columns.
 
-    A lossless codec that is too slow for two passes over everything in ``job.seconds`` is given a
-    share of each block, for which all passes fit.
-
     Raises:
         FedszError: the codec cannot, or breaks its promise.
     """
@@ -59,7 +53,7 @@ def measured(job: BenchJob, arrays: Sequence[NDArray]) -> dict[str, Any]:
     ramp = np.linspace(-1, 1, 4096, dtype=np.float32)
     codec.decode(codec.encode(ramp, 1e-2), ramp.shape)
     if isinstance(codec, LosslessCodec):
-        items = affordable(blocks(arrays, codec), job)
+        items = blocks(arrays, codec)
     else:
         items = weights(job, arrays, codec)
     if not items:
@@ -110,23 +104,6 @@ def blocks(arrays: Sequence[NDArray], codec: LosslessCodec) -> list[Item]:
     parts += [np.frombuffer(b"".join(small), f"V{size}") for size, small in shared.items()]
     coder = coder_of(codec)
     return [Item("", x, None, coder) for x in parts if x.size]
-
-
-def affordable(items: list[Item], job: BenchJob) -> list[Item]:
-    """Return the blocks, or as much of each as there is time for."""
-    total = sum(item.x.nbytes for item in items)
-    if total <= SAMPLE:
-        return items
-    pace = sum(timed_pass(middle(items, SAMPLE / total)).values()) / SAMPLE
-    if 2 * total * pace <= job.seconds:
-        return items
-    return middle(items, min(max(job.seconds / pace / (1 + job.repeats), SAMPLE) / total, 1.0))
-
-
-def middle(items: Sequence[Item], share: float) -> list[Item]:
-    """Return a share of each flat item, from its middle."""
-    ends = [(item, math.floor((1 - share) * item.x.size / 2)) for item in items]
-    return [replace(item, x=item.x[end : item.x.size - end]) for item, end in ends]
 
 
 def main() -> None:

@@ -50,30 +50,6 @@ def file_digest(path: str) -> str:
     return ""
 
 
-@lru_cache(maxsize=16)
-def dataset_digest(name: str, data_dir: str) -> str:
-    """Return what tells one copy of a data set from another: the start of a SHA-256.
-
-    Of the parquet files' bytes if there is a folder, else of the library's version or the hub's
-    name.
-
-    Raises:
-        ConfigError: no such data set.
-        DataError: the folder does not hold it.
-    """
-    from fedsz.training import datasets
-
-    spec = datasets.get(name)
-    if spec.hub_id is None:
-        what = f"scikit-learn {_version('scikit-learn')}"
-    elif not data_dir:
-        what = f"hub {spec.hub_id}"
-    else:
-        paths = (datasets.find_parquet(spec, split, Path(data_dir)) for split in ("train", "test"))
-        what = "".join(file_digest(str(path)) for path in paths)
-    return hashlib.sha256(what.encode()).hexdigest()[:DIGEST_LENGTH]
-
-
 def _version(distribution: str) -> str:
     from importlib import metadata  # and with it a parser of e-mail; --help needs neither
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from fedsz.control.record import VERSION as RECORD_VERSION
 from fedsz.control.round_numbers import NUMBERS
 from fedsz.errors import ConfigError, FedszError
-from fedsz.experiments.scheme import SERVER, STORED
+from fedsz.experiments.scheme import STORED
 from fedsz.training.options import RunConfig, options
 from fedsz.whole_files import lock_file, write_whole
 
@@ -33,7 +33,6 @@ class Table:
     name: str
     version: int  # of the schema; raised when a column goes or changes its meaning
     columns: Mapping[str, pa.DataType]  # in the file's order
-    added: tuple[str, ...] = ()  # columns that older files lack
 
     @property
     def schema(self) -> pa.Schema:
@@ -73,20 +72,13 @@ SWEEP: Final = Table(
     RECORD_VERSION,
     {
         **_columns(
-            (TEXT, "run way more_options initial codec_settings error_bound bound_kind"),
-            (REAL, "bound_value tolerance"), (TEXT, "grid dataset_digest"), (COUNT, "threads"),
+            (TEXT, "run way more_options initial error_bound bound_kind"),
+            (REAL, "bound_value tolerance"), (TEXT, "grid"), (COUNT, "threads"),
         ),
         **OPTION_COLUMNS,
-        **dict(zip(SERVER, (TEXT, REAL), strict=True)),
         **{number.name: {int: BIG, float: REAL}[number.kind] for number in NUMBERS.values()},
         **_columns((TEXT, "error"), *ENVIRONMENT),
     },
-    added=(
-        *("way", "more_options", "task", "downlink", "policy", "tolerance", "decay"),
-        *("wire_up", "wire_down", "tensors", "lossy", "energy_fraction", "residual_ratio"),
-        *("raw_other", "sent_other", "clients_per_round", "epsilon", "delta", "clipping_norm"),
-        *SERVER,
-    ),
 )  # fmt: skip
 
 BENCH: Final = Table(
@@ -102,19 +94,7 @@ BENCH: Final = Table(
     ),
 )  # fmt: skip
 
-SCALING: Final = Table(
-    "scaling",
-    1,
-    _columns(
-        (TEXT, "kind engine how link model dataset codec error_bound"),
-        (COUNT, "workers clients rounds"), (BIG, "samples_per_client"),
-        (REAL, "seconds speedup efficiency train_seconds encode_seconds decode_seconds"),
-        (REAL, "engine_seconds test_seconds"), (BIG, "sent_up sent_down"), (REAL, "bandwidth"),
-        *ENVIRONMENT,
-    ),
-)  # fmt: skip
-
-TABLES: Final = (SWEEP, BENCH, SCALING)
+TABLES: Final = (SWEEP, BENCH)
 
 
 class Results(contextlib.AbstractContextManager["Results"]):
@@ -175,8 +155,6 @@ class Results(contextlib.AbstractContextManager["Results"]):
 def read(path: Path, *tables: Table) -> pa.Table:
     """Return the rows of a result file, one of ``tables`` (by default any of `TABLES`).
 
-    Columns that are younger than the file are null, and columns that are no more are left out.
-
     Raises:
         ConfigError: it cannot be read, is no Parquet file, or holds another table or version.
     """
@@ -184,30 +162,26 @@ def read(path: Path, *tables: Table) -> pa.Table:
         with path.open("rb") as file:  # opened once: a writer may replace it at any moment
             rows = pq.read_table(file)
             rows.validate(full=True)  # such as text that is no UTF-8
-            have = set(rows.column_names)
+            rows.column_names  # noqa: B018 - likewise
     except (OSError, pa.ArrowException, ValueError, LookupError) as err:
         if isinstance(err, OSError) and err.strerror:  # Arrow's own have none
             raise ConfigError(f"cannot read {path}: {err.strerror}") from err
         raise ConfigError(f"{path} is no Parquet file: {str(err).partition(chr(10))[0]}") from err
     wanted = tables or TABLES
-    marks = rows.schema.metadata or {}
-    name, version = (marks.get(mark, b"").decode("utf-8", "replace") for mark in (TABLE, VERSION))
-    for table in wanted:
-        needed = set(table.columns) - set(table.added)
-        same = (name, version) == (table.name, str(table.version))
-        if same and needed <= have:
-            return _completed(rows, table)
+    if any(rows.schema.equals(table.schema) for table in wanted if _marks(rows) == _marks(table)):
+        return rows
+    name, version = _marks(rows)
     holds = f"table {name!r} of version {version}" if name else "no result table of fedsz"
-    if any((t.name, str(t.version)) == (name, version) for t in wanted):
-        holds += ", but lacks columns"
+    if any((name, version) == _marks(table) for table in wanted):
+        holds += ", but with other columns"
     want = " or ".join(f"{t.name!r} of version {t.version}" for t in wanted)
     raise ConfigError(f"{path} holds {holds}; this takes {want}")
 
 
-def _completed(rows: pa.Table, table: Table) -> pa.Table:
-    """Return rows of an older file with the table's columns, those it lacks null."""
-    columns = [
-        rows.column(name).cast(kind) if name in rows.column_names else pa.nulls(rows.num_rows, kind)
-        for name, kind in table.columns.items()
-    ]
-    return pa.Table.from_arrays(columns, schema=table.schema)
+def _marks(of: pa.Table | Table) -> tuple[str, str]:
+    """Return the name and the version of a table, "" where a file says none."""
+    metadata = of.schema.metadata or {}
+    name, version = (
+        metadata.get(mark, b"").decode("utf-8", "replace") for mark in (TABLE, VERSION)
+    )
+    return name, version

@@ -27,15 +27,13 @@ FORM: Final = (
 class Scheme:
     """What a run does with its updates: the options of `RunConfig` that say so, by their names."""
 
-    update: str = WEIGHTS  # all that was sent before there was a choice
-    codec: str = DEFAULT.codec  # a table may name one of a benchmark's, or of another release's
+    update: str = WEIGHTS
+    codec: str = DEFAULT.codec  # a table may name one of a benchmark's
     downlink: str = DEFAULT.downlink
     decay: float = DEFAULT.decay
     error_bound: str = DEFAULT.error_bound  # "" if it is not known, as of a table that names none
     policy: str = FIXED  # that decides about the above; "fixed" if they are all
     tolerance: float = DEFAULTS.tolerance  # points of accuracy that a policy may cost
-    fetchsgd: str = ""  # in recorded tables alone: elements that FetchSGD applies in a round
-    server_momentum: float = 0.0  # likewise: of its sketches
 
     @classmethod
     def of_config(cls, config: Settings, **more: Any) -> Self:
@@ -50,9 +48,10 @@ class Scheme:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Self:
-        """Return the scheme of a run by a row of a sweep's table; older ones lack some of it."""
-        names = (*STORED, *DECIDED, *SERVER)
-        known = {name: row[name] for name in names if row.get(name) is not None}
+        """Return the scheme of a run by a row of a sweep's table."""
+        known = {name: row[name] for name in (*STORED, "policy")}
+        if row["tolerance"] is not None:  # a policy asked for it
+            known["tolerance"] = row["tolerance"]
         kind = row["bound_kind"]
         return cls(**known, error_bound=str(ErrorBound(kind, row["bound_value"])) if kind else "")
 
@@ -78,7 +77,7 @@ class Scheme:
     @property
     def options(self) -> dict[str, Any]:
         """The options of `RunConfig` that say all this."""
-        options = {name: x for name, x in asdict(self).items() if name not in SERVER}
+        options = asdict(self)
         if not self.bound:
             del options["error_bound"]
         return options | ({"lossless": RAW} if self.codec == RAW else {})
@@ -97,9 +96,6 @@ class Scheme:
         text = (RAW if self.codec == RAW else text) + bound
         if self.downlink != EXACT:
             text += f"/{self.downlink}"
-        if self.fetchsgd:
-            momentum = f",momentum={self.server_momentum:g}" if self.server_momentum else ""
-            text += f" into fetchsgd:k={self.fetchsgd}{momentum}"
         if self.policy == FIXED:
             return text
         points = "" if self.tolerance == DEFAULTS.tolerance else f"@{self.tolerance:g}"
@@ -109,8 +105,7 @@ class Scheme:
 
 # Of a config, what a scheme writes besides the bound; a table has a column for each.
 STORED: Final = ("update", "codec", "downlink", "decay")
-DECIDED: Final = ("policy", "tolerance")  # and besides a config,
-SERVER: Final = ("fetchsgd", "server_momentum")  # columns of recorded tables
+DECIDED: Final = ("policy", "tolerance")  # and besides a config
 
 _SENT: Final = "|".join(map(re.escape, sorted((RAW, *UPDATES), key=len, reverse=True)))
 _WRITTEN: Final = re.compile(

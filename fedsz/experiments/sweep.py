@@ -7,12 +7,11 @@ the files are joined to when the sweep begins and when it ends, also in an error
 from __future__ import annotations
 
 import datetime
-import queue
 import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,12 +25,11 @@ from fedsz.child_process import Child
 from fedsz.control.policy import FIXED
 from fedsz.control.record import RoundRecord
 from fedsz.control.round_numbers import numbers
-from fedsz.errors import FedszError
-from fedsz.experiments.environment import dataset_digest, file_digest, stamp
+from fedsz.experiments.environment import file_digest, stamp
 from fedsz.experiments.environment import threads as cores_to_use
-from fedsz.experiments.results import OPTION_COLUMNS, Results
+from fedsz.experiments.results import OPTION_COLUMNS, SWEEP, Results
 from fedsz.experiments.scheme import Scheme
-from fedsz.experiments.sweep_plan import SweepConfig, run_id, settings_of, unusual
+from fedsz.experiments.sweep_plan import SweepConfig, deciding, run_id
 from fedsz.training.options import RunConfig
 from fedsz.training.task import load_task
 from fedsz.whole_files import write_whole
@@ -43,17 +41,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """What happened in a sweep."""
+    """A run of a sweep that has ended."""
 
     run: RunConfig
-    rounds: Sequence[RoundRecord]  # that are done, from 0
+    rounds: Sequence[RoundRecord]  # from 0
     error: str = ""  # why the run gave no result
-    over: bool = False  # and the run's rows are on disk
-
-    @property
-    def round(self) -> RoundRecord | None:
-        """The last that is done."""
-        return self.rounds[-1] if self.rounds else None
 
     @property
     def seconds(self) -> float:
@@ -93,7 +85,7 @@ class Sweep:
         return counts
 
     def run(self) -> Generator[Step, None, None]:
-        """Make the runs that are to do, and tell of what happens.
+        """Make the runs that are to do, and yield each one that has ended.
 
         A run that fails, or takes its process with it, is a row with its error. All processes
         have ended when the generator has, however it ends.
@@ -102,49 +94,37 @@ class Sweep:
             FedszError: rows cannot be written.
         """
         jobs = max(min(self.config.jobs, len(self.pending)), 1)
-        each = max(1, cores_to_use() // jobs)
-        outbox: queue.SimpleQueue[tuple[RunConfig, RoundRecord | str]] = queue.SimpleQueue()
-        children, stopping = dict[RunConfig, Child](), threading.Event()
-        rounds: dict[RunConfig, list[RoundRecord]] = defaultdict(list)
+        threads = max(1, cores_to_use() // jobs)
+        children, stopping = list[Child](), threading.Event()
         with (
             tempfile.TemporaryDirectory(prefix="fedsz-") as folder,
             ThreadPoolExecutor(jobs) as pool,
         ):
 
-            def work(number: int, run: RunConfig) -> None:
-                log = Path(folder, f"{number}.log")
+            def work(number: int, run: RunConfig) -> Step:
+                if error := _missing(run):
+                    return Step(run, [], error)
                 try:
-                    if error := _missing(run):
-                        outbox.put((run, error))
-                        return
-                    with Child(WORKER, log=log, threads=each) as child:
-                        children[run] = child
+                    with Child(WORKER, log=Path(folder, f"{number}.log"), threads=threads) as child:
+                        children.append(child)
                         if stopping.is_set():
-                            return
+                            return Step(run, [], "stopped")
                         child.tell((run.as_dict(), self.config.grid))
-                        outbox.put((run, _listen(run, child, outbox)))
+                        return _listen(run, child)
                 except Exception as err:  # such as no memory for a process
-                    outbox.put((run, f"{type(err).__name__}: {err}"))
+                    return Step(run, [], f"{type(err).__name__}: {err}")
 
             try:
-                for number, run in enumerate(self.pending):
-                    pool.submit(work, number, run)
-                left = len(self.pending)
-                while left:
-                    run, news = outbox.get()
-                    if isinstance(news, RoundRecord):
-                        rounds[run].append(news)
-                        yield Step(run, rounds[run])
-                        continue
-                    left -= 1
-                    made = rounds.pop(run, [])
-                    self.failed += bool(news)
-                    self._write(run, rows_of(run, self.config, made, news, each))
-                    yield Step(run, made, news, over=True)
+                work_of = [pool.submit(work, i, run) for i, run in enumerate(self.pending)]
+                for ended in as_completed(work_of):
+                    step = ended.result()
+                    self.failed += bool(step.error)
+                    self._write(step, threads)
+                    yield step
             finally:
                 stopping.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-                for child in list(children.values()):
+                for child in children:
                     child.end()
                 self._join()
 
@@ -152,9 +132,9 @@ class Sweep:
     def _folder(self) -> Path:
         return self.results.path.with_suffix(".runs")
 
-    def _write(self, run: RunConfig, rows: Sequence[Row]) -> None:
-        encoded = msgspec.json.encode(rows)
-        write_whole(self._folder / f"{run_id(run, self.config.grid)}.json", encoded)
+    def _write(self, step: Step, threads: int) -> None:
+        encoded = msgspec.json.encode(rows_of(self.config, step, threads))
+        write_whole(self._folder / f"{run_id(step.run, self.config.grid)}.json", encoded)
 
     def _join(self) -> None:
         """Add finished runs to the table; if that fails, their files stay."""
@@ -192,31 +172,30 @@ def _missing(run: RunConfig) -> str:
     return codecs.parse(run.codec).missing() or ""
 
 
-def _listen(
-    run: RunConfig, child: Child, outbox: queue.SimpleQueue[tuple[RunConfig, RoundRecord | str]]
-) -> str:
-    """Pass on a run's rounds, and return its error; "" if there is none."""
+def _listen(run: RunConfig, child: Child) -> Step:
+    """Return what became of a run that a process makes."""
+    rounds: list[RoundRecord] = []
     for line in child.lines():
         news: RoundRecord | str = msgspec.json.decode(line, type=RoundRecord | str)
         if isinstance(news, str):
-            return news
-        outbox.put((run, news))
+            return Step(run, rounds, news)
+        rounds.append(news)
     words = child.last_words() or "it left no word"
-    return f"the process ended with {child.wait()}: {words}"
+    return Step(run, rounds, f"the process ended with {child.wait()}: {words}")
 
 
-def rows_of(
-    run: RunConfig, sweep: SweepConfig, rounds: Sequence[RoundRecord], error: str, threads: int
-) -> list[Row]:
+def rows_of(sweep: SweepConfig, step: Step, threads: int) -> list[Row]:
     """Return the rows of a run, one for each of its rounds, or one with its error.
 
     ``threads`` is how many processors each of its processes might use.
     """
-    bound, digest = Scheme.of_run(run).bound, None
-    if run.task == RunConfig.task:
-        with suppress(FedszError):
-            digest = dataset_digest(run.dataset, run.data_dir)
-    more = {name: x for name, x in unusual(run).items() if name not in OPTION_COLUMNS}
+    run, bound = step.run, Scheme.of_run(step.run).bound
+    usual = SweepConfig.__dataclass_fields__
+    more = {
+        name: x
+        for name, x in deciding(run).items()
+        if name not in SWEEP.columns and x != usual[name].default
+    }
     same: Mapping[str, Any] = {
         **{name: getattr(run, name) for name in OPTION_COLUMNS},
         **stamp(),
@@ -224,15 +203,13 @@ def rows_of(
         "run": run_id(run, sweep.grid),
         "way": sweep.way_names.get(run),
         "more_options": msgspec.json.encode(more).decode() if more else None,
-        "codec_settings": settings_of(run.codec),
         "error_bound": f"{bound.kind}:{bound.value:g}" if bound else None,
         "bound_kind": bound.kind if bound else None,
         "bound_value": bound.value if bound else None,
         "tolerance": run.tolerance if run.policy != FIXED else None,
         "grid": sweep.grid,
         "threads": threads,
-        "dataset_digest": digest,
     }
-    if error:
-        return [{**same, "error": error}]
-    return [{**same, **numbers(row)} for row in rounds]
+    if step.error:
+        return [{**same, "error": step.error}]
+    return [{**same, **numbers(row)} for row in step.rounds]

@@ -19,7 +19,7 @@ from msgspec import Meta
 from fedsz.bounds import ErrorBound
 from fedsz.control.policy import FIXED
 from fedsz.core.partition import PAPER as PAPER_RULE
-from fedsz.core.settings import EXACT, WEIGHTS, Settings
+from fedsz.core.settings import WEIGHTS, Settings
 from fedsz.errors import ConfigError
 from fedsz.experiments.environment import file_digest
 from fedsz.experiments.scheme import DEFAULTS, DIRICHLET, RAW, Scheme, at, parse
@@ -39,8 +39,8 @@ PLURAL: Final = {name: f"{name}s" for name in ("model", "dataset", "codec", "err
 LISTS: Final = (*PLURAL.values(), "ways", "partitions")
 GRIDS: Final = ("local", "grpc")
 ID_LENGTH: Final = 12
-# Options without which a run has the same result, or that `run_id` treats apart.
-SAME_RESULT: Final = ("data_dir", "min_clients", "initial", "error_bound", "policy", "tolerance")
+# Options that change no result: where the data are, and how many clients a local run waits for.
+SAME_RESULT: Final = ("data_dir", "min_clients")
 
 SWEPT: Final = "What is swept"
 
@@ -210,27 +210,21 @@ class SweepConfig(RunConfig):
 
 def run_id(run: RunConfig, grid: str) -> str:
     """Return what names a run in a result file: equal for runs that should give equal results."""
-    always = [name for name, about in options().items() if about.defines_run]
-    always += [*PLURAL, "seed"]
-    what = {name: getattr(run, name) for name in always}
+    what = {**deciding(run), "grid": grid, "initial": file_digest(run.initial)}
     if Scheme.of_run(run).bound is None:
         del what["error_bound"]
-    what |= {"grid": grid, "initial": file_digest(run.initial) if run.initial else ""}
-    what |= {name: x for name, x in unusual(run).items() if name not in what}
-    if run.policy != FIXED:
-        what |= {"policy": run.policy, "tolerance": run.tolerance}
+    if run.policy == FIXED:
+        del what["tolerance"]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:ID_LENGTH]
 
 
-def unusual(run: RunConfig) -> dict[str, Any]:
-    """Return the options that can change a run's result, if they are not a sweep's defaults."""
-    found = {}
-    for name, about in options().items():
-        default = {"downlink": EXACT}.get(name, SweepConfig.__dataclass_fields__[name].default)
-        elsewhere = about.panel in (TRAVEL, RESULTS, WATCHING) or name in SAME_RESULT
-        if not elsewhere and getattr(run, name) != default:
-            found[name] = getattr(run, name)
-    return found
+def deciding(run: RunConfig) -> dict[str, Any]:
+    """Return the options that can change a run's result."""
+    return {
+        name: getattr(run, name)
+        for name, about in options().items()
+        if about.panel not in (TRAVEL, RESULTS, WATCHING) and name not in SAME_RESULT
+    }
 
 
 def settings_of(spec: str) -> str:

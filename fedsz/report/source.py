@@ -18,9 +18,6 @@ from fedsz.training.run_folder import CONFIG, ROUNDS, read_rounds
 
 Rows = list[Mapping[str, Any]]
 
-USUAL: Final = {
-    "task": RunConfig.task, "clients_per_round": 0, "seed": 0, "lossless": "unknown",
-}  # fmt: skip
 MEASURED: Final = NUMBERS.keys() - {"failures", "ratio"}
 
 
@@ -75,9 +72,8 @@ def _run_of(rows: Rows) -> Run:
 
 
 def _made(of: Mapping[str, Any], way: Scheme, rounds: tuple[RoundRecord, ...], **more: Any) -> Run:
-    """Return a run by its options, as a row or a folder has them; older rows lack some."""
+    """Return a run by its options, as a row or a folder has them."""
     known = {**of, "partition": partition_name(of["partitioner"], of["alpha"])}
-    known |= {name: of[name] or value for name, value in USUAL.items()}
     conditions = {name: known[name] for name in CONDITIONS}
     lossy = f"{of['rule']}>{of['threshold']}"
     return Run(way, known["lossless"], lossy, known["seed"], conditions, rounds, **more)
@@ -106,6 +102,6 @@ def _read_folder(folder: Path) -> Run:
     clients = max(done.replies + len(done.failures) for done in rounds)
     if config.clients_per_round:
         clients = max(clients, config.clients)
-    known = {**config.as_dict(), "grid": "grpc", "dataset_digest": None, "clients": clients}
+    known = {**config.as_dict(), "grid": "grpc", "clients": clients}
     known["initial"] = Path(config.initial).name
     return _made(known, Scheme.of_run(config), rounds)

@@ -181,22 +181,6 @@ def test_partitions() -> None:
 
 
 @pytest.mark.repository
-def test_the_sweeps_that_are_checked_in_go_on() -> None:
-    """Their runs have the names that they had before there were ways."""
-    held = {
-        name: set(read(RESULTS / name, SWEEP).column("run").to_pylist())
-        for name in ("sweep.parquet", "accuracy.parquet")
-    }
-    longer = {"seeds": 3, "samples": 10000, "test_samples": 0, "rounds": 6, "learning_rate": 0.02}
-    old = SweepConfig.read(CONFIGS / "sweep.toml", seeds=3)
-    given = "raw,weights:sz2@1e-2,weights@1e-2,delta@1e-2"
-    new = SweepConfig.read(CONFIGS / "sweep.toml", ways=given, **longer)
-
-    assert {run_id(run, "local") for run in old.runs} <= held["sweep.parquet"]
-    assert {run_id(run, "local") for run in new.runs} == held["accuracy.parquet"]
-
-
-@pytest.mark.repository
 def test_a_way_is_read_back_from_a_table() -> None:
     for row in read(RESULTS / "sweep.parquet", SWEEP).to_pylist()[::50]:
         way = Scheme.of_row(row)

@@ -112,7 +112,6 @@ def test_what_a_row_says(swept: dict[str, Rows]) -> None:
     for row in rows:
         assert row["fedsz_version"]
         assert row["machine"]
-        assert row["dataset_digest"]
         assert row["time"].tzinfo
         assert 0 <= row["accuracy"] <= 1
         if row["round"]:
@@ -125,8 +124,6 @@ def test_what_a_row_says(swept: dict[str, Rows]) -> None:
             else:
                 assert 0 < row["max_error"] <= 1
             assert row["ratio"] == pytest.approx(row["raw_up"] / row["sent_up"])
-    of_uniform = [row for row in rows if row["codec"] == "uniform"]
-    assert "effort=5" in of_uniform[0]["codec_settings"].split(",")
     # All begin with the same model.
     assert len({row["accuracy"] for row in rows if row["round"] == 0}) == 1
 
@@ -195,7 +192,7 @@ def test_a_run_that_takes_its_process_with_it(
     assert [(row["codec"], row["threads"]) for row in rest] == [("uniform", 1)] * 3
     # Equal seeds give equal results, but another number of threads adds up in another order.
     before = by_way(swept["bounds"])["weights@0.01"]
-    for name in ("run", "round", "dataset_digest"):
+    for name in ("run", "round"):
         assert [row[name] for row in rest] == [row[name] for row in before]
     losses = [row["loss"] for row in before]
     assert [row["loss"] for row in rest] == pytest.approx(losses, rel=1e-3)
@@ -254,7 +251,7 @@ def test_a_run_may_be_a_fleet_of_processes(tmp_path: Path) -> None:
     assert done.returncode == 1
     told, good, failed, hint = done.stderr.splitlines()
     assert hint == "1 run failed; --retry runs them again"
-    assert told.startswith("2 runs: about ")
+    assert told == "2 runs to make"
     assert good.startswith("1 of 2: cnn digits raw seed 0: accuracy ")
     assert failed.startswith("2 of 2: cnn cifar10 raw seed 0: failed: ")
     assert "raw" in done.stdout
@@ -299,7 +296,7 @@ def test_ways_of_a_table_have_names_and_any_option(tmp_path: Path) -> None:
     config = SweepConfig.of({**TINY, "rounds": 1, "results": str(path), "ways": ways})
 
     with Results(path, SWEEP) as results:
-        assert [step.error for step in Sweep(config, results).run() if step.over] == [""] * 3
+        assert [step.error for step in Sweep(config, results).run()] == [""] * 3
 
     last = {row["way"]: row for row in read(path).to_pylist() if row["round"]}
     assert set(last) == set(ways)
@@ -314,12 +311,12 @@ def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
 
     shown = call("sweep", *flags(config), "--dry-run")
 
-    assert "4 runs: about" in shown.stdout
+    assert "4 runs" in shown.stdout
     ways = ("raw", "delta+ef@std:3/std:2", "auto")
     whole = (*flags(config), "--ways", ",".join(ways), "--partitions", "iid,dirichlet:0.1")
     shown = call("sweep", *whole, "--dry-run")
     assert all(shown.stdout.count(way) == 2 for way in ways)
-    assert "6 runs: about" in shown.stdout
+    assert "6 runs" in shown.stdout
     assert shown.stdout.count("dirichlet:0.1") == 3
     assert not Path(config.results).exists()
 

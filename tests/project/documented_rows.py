@@ -128,8 +128,7 @@ def told(what: str, label: str, *files: str, **conditions: str | int) -> list[fl
 
 def by_downlink(what: str, label: str, *files: str, **conditions: str | int) -> list[float]:
     """Of a way that comes down at 0.015, as tables leave out."""
-    sent, into, server = label.partition(" into ")
-    return told(what, WAYS.get(label, f"{sent}/0.015{into}{server}"), *files, **conditions)
+    return told(what, WAYS.get(label, f"{label}/0.015"), *files, **conditions)
 
 
 def on_both(what: str, label: str, file: str, model: str = "cnn") -> list[float]:
@@ -179,12 +178,10 @@ def compared_large(row: Row) -> list[float]:
 
 
 def lost_on_large() -> list[float]:
-    """Least and greatest loss of low rank, of DGC and of rTop-k; the greatest of FetchSGD."""
+    """Least and greatest loss of low rank, of DGC and of rTop-k."""
     groups = ["feedback>powersgd", "atomo"], ["dgc>topk:k=10%"], ["feedback>rtopk"]
     found = [sorted(-late for way in of for late, _ in on_large("late", way)) for of in groups]
-    fetched = on_large("late", "sketch:rows=5,fixed=1 into fetchsgd:k=1%")
-    worst = max(-late for late, _ in fetched)
-    return [x for losses in found for x in (losses[0], losses[-1])] + [worst]
+    return [x for losses in found for x in (losses[0], losses[-1])]
 
 
 def worth_of_feedback() -> list[float]:

@@ -106,7 +106,7 @@ SENTENCES = [
     Sentence(
         COMPARED,
         "`powersgd` and `atomo` lose N to N points, `dgc>topk:k=10%` N to N, and `rtopk` N to N,"
-        " more than `topk` at about the same bytes. FetchSGD saves four times, and loses up to N",
+        " more than `topk` at about the same bytes.",
         rows.lost_on_large,
     ),
     Sentence(PAPER, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
