@@ -180,12 +180,11 @@ def test_a_run_that_takes_its_process_with_it(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     config = tiny(tmp_path / "x.parquet", codecs="raw,uniform", error_bounds="1e-2")
     with Results(Path(config.results), SWEEP) as results:
-        killed = False
-        for step in Sweep(config, results).run():
-            if step.round and not killed:
-                (worker,) = workers_of(os.getpid())
-                os.kill(worker, signal.SIGKILL)
-                killed = True
+        killer = threading.Thread(target=kill_first_worker)
+        killer.start()
+        for _ in Sweep(config, results).run():
+            pass
+        killer.join()
     first, *rest = read(Path(config.results)).to_pylist()
 
     assert first["error"].startswith("the process ended with -9")
@@ -319,6 +318,11 @@ def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
     assert "6 runs" in shown.stdout
     assert shown.stdout.count("dirichlet:0.1") == 3
     assert not Path(config.results).exists()
+
+
+def kill_first_worker() -> None:
+    wait_until(lambda: bool(workers_of(os.getpid())))
+    os.kill(workers_of(os.getpid())[0], signal.SIGKILL)
 
 
 def workers_of(pid: int) -> list[int]:

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
-from fedsz.experiments.sweep import rows_of
+from fedsz.experiments.sweep import Step, rows_of
 from fedsz.experiments.sweep_plan import SweepConfig
 from fedsz.experiments.sweep_worker import execute
 from fedsz.report import default_target, write_report
@@ -73,7 +73,7 @@ def test_what_a_run_tells_is_read_back(tmp_path: Path) -> None:
     (run,) = config.runs
     rounds: list[RoundRecord] = []
     execute(run, "local", rounds.append)
-    rows = rows_of(run, config, rounds, "", threads=1)
+    rows = rows_of(config, Step(run, rounds), threads=1)
 
     (back,) = read_source(written(tmp_path / "x.parquet", rows))
 
