@@ -130,6 +130,17 @@ def test_each_test_that_is_named_exists() -> None:
     assert {name: pages for name, pages in found.items() if not (ROOT / name).is_file()} == {}
 
 
+def test_log_lines_that_a_page_explains_are_logged() -> None:
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`.+?`(?: or `.+?`)*) \|", page.partition("## Log lines")[2], re.M)
+    texts = [text for row in rows for text in re.findall("`(.+?)`", row)]
+    code = " ".join(path.read_text("utf-8") for path in (ROOT / "fedsz").rglob("*.py"))
+    joined = re.sub(r'"\s*f?"', "", code)  # literals that go on in the next line
+
+    assert len(texts) > 12
+    assert [text for text in texts if text not in joined] == []
+
+
 def test_no_function_is_long() -> None:
     """A file has as many lines as its subject needs."""
     found = {}
