@@ -22,10 +22,11 @@ from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
 from fedsz.privacy.client import SecureClient
 from fedsz.privacy.graph import Assumptions, plan
+from fedsz.privacy.messages import Stage
 from fedsz.privacy.quantizer import Learned
 from fedsz.privacy.ring import Ring
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
-from fedsz.privacy.server import SecureServer, Stage
+from fedsz.privacy.server import SecureServer
 
 Result = TypeVar("Result")
 _FLOAT = 4  # bytes of a parameter that is not compressed

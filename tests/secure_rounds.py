@@ -11,8 +11,8 @@ import numpy as np
 from fedsz.errors import FedszError
 from fedsz.privacy.client import SecureClient
 from fedsz.privacy.graph import Assumptions
-from fedsz.privacy.messages import decode, encode
-from fedsz.privacy.server import SecureServer, Stage
+from fedsz.privacy.messages import Stage, decode, encode
+from fedsz.privacy.server import SecureServer
 
 Meddle = Callable[[Stage, int, bytes], bytes]
 

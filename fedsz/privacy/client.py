@@ -12,7 +12,7 @@ from typing import Final, Self, TypeVar
 import msgspec
 import numpy as np
 
-from fedsz.errors import ConfigError, CorruptStream, RefusedRequest
+from fedsz.errors import CorruptStream, RefusedRequest
 from fedsz.privacy import keys
 from fedsz.privacy.graph import Assumptions, Plan
 from fedsz.privacy.identity import Identity
@@ -28,6 +28,7 @@ from fedsz.privacy.messages import (
     Revealed,
     Roster,
     SealedShares,
+    Stage,
     Survivors,
     Terms,
     decode,
@@ -37,12 +38,6 @@ from fedsz.privacy.messages import (
 from fedsz.privacy.ring import Ring, Tokens
 
 M = TypeVar("M", bound=Message)
-
-# What a client has done last.
-_ADVERTISED: Final = "advertised its keys"
-_SHARED: Final = "shared its secrets"
-_MASKED: Final = "sent its masked tokens"
-_CONSENTED: Final = "signed the survivors"
 
 
 class Demands(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +55,7 @@ class Demands(msgspec.Struct, frozen=True, kw_only=True):
 class _Round(msgspec.Struct, array_like=True, dict=True):
     """All that a client remembers of a round; most of it is secret."""
 
-    done: str
+    expects: Stage
     terms: Terms
     secrets: keys.Secrets
     roster: Roster | None = None
@@ -151,7 +146,7 @@ class SecureClient:
             signature = self._identity.sign(statement(terms, advert))
             shown = self._identity.certificate
             advert = msgspec.structs.replace(advert, certificate=shown, signature=signature)
-        self._round = _Round(_ADVERTISED, terms, drawn)
+        self._round = _Round(Stage.SHARES, terms, drawn)
         return encode(advert)
 
     def share(self, data: bytes) -> bytes:
@@ -161,7 +156,7 @@ class SecureClient:
             RefusedRequest: the roster is not one that this client takes part in.
             ConfigError: there are too few members, or too many.
         """
-        kept, roster = self._take(_ADVERTISED, Roster, data)
+        kept, roster = self._take(Stage.SHARES, Roster, data)
         members = Members(kept.terms, self._identity)
         for advert in roster.adverts:
             members.add(advert)
@@ -186,7 +181,7 @@ class SecureClient:
             theirs, about = members.adverts[other].cipher, members.about(self.client_id, other)
             sealed = keys.seal(kept.secrets.cipher, theirs, both, about, kept.terms.round_id)
             shares[other] = sealed
-        kept.done, kept.roster = _SHARED, members.roster
+        kept.expects, kept.roster = Stage.INPUTS, members.roster
         self._round = kept
         return encode(SealedShares(kept.terms.round_id, shares))
 
@@ -195,24 +190,23 @@ class SecureClient:
 
         Args:
             data: from the server.
-            tokens: as many as the terms say, below 2^bits, of any unsigned dtype.
+            tokens: as many as the terms say, below 2^bits, unsigned and flat.
             about: 32 bytes, a digest of what the tokens are of. Of clients that differ in it, masks
                 do not cancel and signatures do not count.
 
         Raises:
             RefusedRequest: shares of fewer neighbours than the threshold.
-            ConfigError: the tokens are not those of the round's ring.
 
         If a share does not open, that is all that is said, and the round is forgotten.
         """
-        kept, sent = self._take(_SHARED, SealedShares, data)
+        kept, sent = self._take(Stage.INPUTS, SealedShares, data)
         members, ring, secrets = kept.members, Ring(kept.terms.bits), kept.secrets
         if len(sent.shares) < members.plan.threshold:
             few, needed = len(sent.shares), members.plan.threshold
             raise RefusedRequest(f"shares of {few} neighbours; the threshold is {needed}")
         if not sent.shares.keys() <= set(members.neighbours(self.client_id)):
             raise RefusedRequest("shares of clients that are no neighbours")
-        masked = _in_ring(tokens, ring, kept.terms.tokens)
+        masked: Tokens = np.array(tokens, ring.dtype)
         unopened = []
         for other, sealed in sent.shares.items():
             theirs, to_me = members.adverts[other].cipher, members.about(other, self.client_id)
@@ -229,7 +223,9 @@ class SecureClient:
             seed = keys.pair_seed(secrets.mask, theirs, kept.terms.round_id, about)
             ring.add_mask(masked, seed, subtract=other < self.client_id)
         ring.reduce(masked)
-        kept.about, kept.done, self._round = about, _MASKED, kept
+        signs = self._identity is not None
+        kept.expects = Stage.CONSENTS if signs else Stage.REVEALED
+        kept.about, self._round = about, kept
         packed = memoryview(ring.pack(masked))
         return encode(MaskedInput(kept.terms.round_id, about, (), packed))
 
@@ -239,12 +235,11 @@ class SecureClient:
         Raises:
             RefusedRequest: too few survivors, or others than members.
         """
-        kept, survivors = self._take(_MASKED, Survivors, data)
+        kept, survivors = self._take(Stage.CONSENTS, Survivors, data)
+        assert self._identity is not None
         self._check_survivors(kept, survivors.clients)
-        if self._identity is None:
-            raise RefusedRequest("keys are not signed in this round")
         kept.survivors = survivors.clients
-        kept.done, self._round = _CONSENTED, kept
+        kept.expects, self._round = Stage.REVEALED, kept
         signature = self._identity.sign(kept.members.consent(kept.survivors, kept.about))
         return encode(Consent(kept.terms.round_id, signature))
 
@@ -255,10 +250,10 @@ class SecureClient:
             RefusedRequest: too few survivors or signatures, or others than members.
         """
         if self._identity is not None:
-            kept, consents = self._take(_CONSENTED, Consents, data)
+            kept, consents = self._take(Stage.REVEALED, Consents, data)
             self._check_consents(kept, consents)
         else:
-            kept, survivors = self._take(_MASKED, Survivors, data)
+            kept, survivors = self._take(Stage.REVEALED, Survivors, data)
             self._check_survivors(kept, survivors.clients)
             kept.survivors = survivors.clients
         alive = frozenset(kept.survivors)
@@ -266,13 +261,14 @@ class SecureClient:
         mask = {c: both[SHARE_BYTES:] for c, both in kept.shares.items() if c not in alive}
         return encode(Revealed(kept.terms.round_id, own, mask))
 
-    def _take(self, done: str, kind: type[M], data: bytes) -> tuple[_Round, M]:
+    def _take(self, stage: Stage, kind: type[M], data: bytes) -> tuple[_Round, M]:
         """Return the round, which is forgotten until the stage has gone well, and the message."""
         kept, self._round = self._round, None
         if kept is None:
             raise RefusedRequest("this client remembers no round of a secure sum")
-        if kept.done != done:
-            raise RefusedRequest(f"{kind.__name__} to a client that has {kept.done}")
+        if kept.expects is not stage:
+            expects = kept.expects.value
+            raise RefusedRequest(f"{kind.__name__} to a client that is to send {expects}")
         message = decode(data, kind)
         if message.round_id != kept.terms.round_id:
             raise RefusedRequest(f"{kind.__name__} of another round")
@@ -311,17 +307,3 @@ class SecureClient:
         assert self._identity is not None
         for client, signature in consents.signatures.items():
             self._identity.check(members.adverts[client].certificate, said, signature)
-
-
-def _in_ring(tokens: Tokens, ring: Ring, count: int) -> Tokens:
-    """Return a copy of tokens in the ring's dtype, to be masked in place.
-
-    Raises:
-        ConfigError: they are not ``count``, not flat or not all below 2^bits.
-    """
-    if tokens.shape != (count,) or tokens.dtype.kind != "u":
-        got = f"{tokens.dtype} {tokens.shape}"
-        raise ConfigError(f"{count} unsigned tokens in one axis are needed, got {got}")
-    if tokens.size and int(tokens.max()) >> ring.bits:
-        raise ConfigError(f"a token of {int(tokens.max())} in a ring of {ring.bits} bits")
-    return np.array(tokens, ring.dtype)

@@ -33,6 +33,7 @@ from fedsz.flower.store import Records, RecordStore
 from fedsz.privacy.budget import MOST_NOISE
 from fedsz.privacy.client import Demands, SecureClient
 from fedsz.privacy.identity import Identity
+from fedsz.privacy.messages import Stage
 from fedsz.privacy.noise import (
     RandomBytes,
     add_floats,
@@ -44,7 +45,6 @@ from fedsz.privacy.noise import (
 )
 from fedsz.privacy.quantizer import Encoded, TokenCodec, TokenPlan, about
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
-from fedsz.privacy.server import Stage
 from fedsz.transport.node import LASTING
 
 logger = logging.getLogger(__name__)

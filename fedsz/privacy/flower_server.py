@@ -38,10 +38,11 @@ from fedsz.flower.update import Update
 from fedsz.privacy.flower_client import ANSWER, PLAN, REQUEST, STAGE, WEIGHTED_BY, LocalNoise
 from fedsz.privacy.graph import Assumptions
 from fedsz.privacy.identity import CertificateVerifier
+from fedsz.privacy.messages import Stage
 from fedsz.privacy.quantizer import Learned, TokenCodec, about, moved
 from fedsz.privacy.ring import MAX_BITS, MIN_BITS
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
-from fedsz.privacy.server import SecureServer, Stage, planned
+from fedsz.privacy.server import SecureServer, planned
 from fedsz.transport.replies import is_averaged
 
 logger = logging.getLogger("flwr.fedsz")
@@ -246,27 +247,14 @@ class SecureRounds:
         """Return the codec of a round, with its plan.
 
         Raises:
-            AbortedRound: no plan fits so many clients; or the ring is too small for them, and was
-                not for others.
-            ConfigError: the ring is too small for the first round.
+            AbortedRound: no plan fits so many clients.
+            ConfigError: the ring is too small for them.
         """
         noise, bits = LocalNoise.asked(message.content, {}), self._options.bits
         if not noise:
             return self._known.codec(model, clients, bits)
         members = planned(clients, self._options.assumed)
-        try:
-            codec = NoisedCodec(NoisedPlan(bits, *noise), model, members)
-        except ConfigError as err:
-            if not self._known.done:
-                raise
-            raise AbortedRound(str(err)) from err
-        if not self._known.done:
-            logger.info(
-                "fedsz: each of %d clients adds noise of %.4g steps; rounding makes it %.1f %%"
-                " larger than without a grid; nothing is fed back",
-                clients, codec.share.sigma, 100 * (codec.share.growth - 1),
-            )  # fmt: skip
-        return codec
+        return NoisedCodec(NoisedPlan(bits, *noise), model, members)
 
     def _summed(self, round_: _Round, timeout: float | None) -> list[Message]:
         """Return the replies of a round; raise `AbortedRound` if it does not count."""

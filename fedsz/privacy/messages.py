@@ -8,6 +8,7 @@ ranges here is refused before anything else looks at it.
 from __future__ import annotations
 
 import hashlib
+from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar
 
@@ -47,6 +48,17 @@ Commitment = Annotated[bytes, _exactly(COMMITMENT_BYTES)]
 Signature = Annotated[bytes, msgspec.Meta(max_length=SIGNATURE_BYTES)]
 Certificate = Annotated[bytes, msgspec.Meta(max_length=CERTIFICATE_BYTES)]
 _AtMostAll = msgspec.Meta(max_length=MOST_CLIENTS)
+
+
+class Stage(Enum):
+    """What clients are asked for, in this order."""
+
+    ADVERTS = "public keys"
+    SHARES = "sealed shares"
+    INPUTS = "masked tokens"
+    CONSENTS = "signatures of the survivors"
+    REVEALED = "shares of secrets"
+    OVER = "nothing"
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):

@@ -327,12 +327,10 @@ class Learned(msgspec.Struct):
 
     Attributes:
         cap: the largest weight of a client, 1 to `MAX_WEIGHT`.
-        done: rounds that counted.
         scales: by tensor; see `fedsz.privacy.quantizer`.
     """
 
     cap: int
-    done: int = 0
     scales: dict[str, float] = {}
 
     def codec(self, model: Mapping[str, NDArray], clients: int, bits: int) -> TokenCodec:
@@ -354,7 +352,6 @@ class Learned(msgspec.Struct):
         before, mean = self.cap, found.weight / clients
         self.cap = min(max(math.ceil(_WEIGHTS * mean), 1), MAX_WEIGHT)
         self.scales = {name: x * before / self.cap for name, x in found.scales.items()}
-        self.done += 1
 
 
 def about(plan: msgspec.Struct, start: Mapping[str, NDArray]) -> bytes:

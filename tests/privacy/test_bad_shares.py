@@ -14,8 +14,7 @@ from fedsz.flower import StreamingFedAvg
 from fedsz.flower.records import SECURE
 from fedsz.privacy import keys
 from fedsz.privacy.flower_client import ANSWER, STAGE
-from fedsz.privacy.messages import MaskedInput, Revealed, SealedShares, decode
-from fedsz.privacy.server import Stage
+from fedsz.privacy.messages import MaskedInput, Revealed, SealedShares, Stage, decode
 from tests.privacy.test_secure_sum import check, grid_of, local, run
 from tests.secure_apps import DropOut
 from tests.secure_rounds import Round, changed

@@ -39,12 +39,12 @@ from fedsz.privacy.messages import (
     Revealed,
     Roster,
     SealedShares,
+    Stage,
     Survivors,
     Terms,
     decode,
     encode,
 )
-from fedsz.privacy.server import Stage
 from fedsz.transport.node import Node, StateFolder
 from tests.secure_rounds import Round
 

@@ -16,9 +16,9 @@ from fedsz.errors import AbortedRound, ConfigError, CorruptStream
 from fedsz.privacy import graph as graph_module
 from fedsz.privacy.graph import Assumptions, neighbours, plan
 from fedsz.privacy.identity import CertificateVerifier, Identity
-from fedsz.privacy.messages import MaskedInput, decode
+from fedsz.privacy.messages import MaskedInput, Stage, decode
 from fedsz.privacy.ring import Ring
-from fedsz.privacy.server import SecureServer, Stage
+from fedsz.privacy.server import SecureServer
 from tests.secure_rounds import Round, changed
 
 LOSSY = Assumptions(corrupt=0.1, dropout=0.25)

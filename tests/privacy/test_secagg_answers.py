@@ -19,10 +19,10 @@ from fedsz.privacy.messages import (
     Advert,
     Consents,
     MaskedInput,
+    Stage,
     decode,
     encode,
 )
-from fedsz.privacy.server import Stage
 from tests.fuzz import SPECIAL
 from tests.secure_rounds import Round, changed
 

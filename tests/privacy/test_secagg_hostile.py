@@ -24,12 +24,12 @@ from fedsz.privacy.messages import (
     MaskedInput,
     Roster,
     SealedShares,
+    Stage,
     Survivors,
     Terms,
     decode,
     encode,
 )
-from fedsz.privacy.server import Stage
 from fedsz.transport.authority import Authority
 from tests.secure_rounds import Round, changed
 
@@ -276,22 +276,3 @@ def test_keys_that_are_not_signed(tmp_path: Path) -> None:
         SecureClient(1).advertise(signed)
     with pytest.raises(ConfigError):
         Round(5, assumed=Assumptions(signed=True))
-
-
-@pytest.mark.parametrize(
-    "tokens",
-    [
-        np.full(20, 1 << 13, np.uint32),
-        np.zeros(19, np.uint32),
-        np.zeros((4, 5), np.uint32),
-        np.zeros(20, np.int32),
-        np.zeros(20, np.float32),
-    ],
-)
-def test_tokens_that_are_not_the_rings(tokens: np.ndarray) -> None:
-    round_ = Round(4).until(Stage.INPUTS)
-    client = next(iter(round_.sent))
-    round_.tokens[client] = tokens
-
-    with pytest.raises(ConfigError):
-        round_.answer(client, round_.sent[client])

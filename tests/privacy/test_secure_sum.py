@@ -28,7 +28,7 @@ from fedsz.privacy.client import Demands
 from fedsz.privacy.flower_client import STAGE
 from fedsz.privacy.graph import Assumptions
 from fedsz.privacy.identity import CertificateVerifier, Identity
-from fedsz.privacy.server import Stage
+from fedsz.privacy.messages import Stage
 from fedsz.transport.authority import Authority
 from tests.secure_apps import STEP, DropOut, examples_of, secure_app, step_of
 
