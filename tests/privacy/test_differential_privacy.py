@@ -7,7 +7,6 @@ does a client without them. What Flower's own mods and wrappers make of it is at
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,7 +38,7 @@ from fedsz.flower.differential_privacy import clipping_norm
 from fedsz.flower.mean import Mean
 from fedsz.flower.records import note_of
 from fedsz.flower.update import SealedRecord, Update
-from tests.federation import Watched, app_of, record_of, to_arrays
+from tests.federation import Watched, record_of, to_arrays
 
 Model = dict[str, np.ndarray]
 
@@ -203,16 +202,6 @@ def test_what_is_added_up_is_what_is_decoded() -> None:
     assert all(np.allclose(added[name], decoded[name], rtol=1e-6) for name in decoded)
 
 
-def test_a_stale_update_is_clipped_and_then_counts_for_less() -> None:
-    start = initial(counter=False)
-    update = replace(update_of(moved(start, 1), start), staleness=3)
-    clipped, terms, scale = SealedRecord(update, None, C).opened()
-    mean = Mean(start)
-    mean.add(clipped, terms, 1.0, scale)
-
-    assert norm_of(to_arrays(mean.result()), start) == pytest.approx(C / 2, rel=5e-3)
-
-
 def test_whole_numbers_take_their_part_of_the_norm() -> None:
     """They stay as they are, and floats have what is left; Flower's mods cannot scale them."""
     start = {"weight": np.zeros(100), "seen": np.arange(3)}
@@ -272,23 +261,6 @@ def test_nothing_is_fed_back() -> None:
 )
 def test_which_messages_ask_for_it(config: dict[str, Any], norm: float | None) -> None:
     assert clipping_norm({"config": ConfigRecord(config), "arrays": ArrayRecord()}) == norm
-
-
-def test_under_privacy_bounds_go_by_the_round_number_alone() -> None:
-    """Whatever clients say of the model: nobody accounts for that."""
-
-    def settings(accuracy: Callable[[int], float]) -> list[Settings]:
-        def tell(client: int, number: int) -> dict[str, float]:
-            return {"accuracy": accuracy(number), "num-examples": 1}
-
-        grid = Watched(LocalGrid(app_of(tell=tell), [{"partition-id": 0}]))
-        strategy = flower.FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=1)
-        config = ConfigRecord({"clipping_norm": C})
-        strategy.start(FedSZGrid(grid), record_of(initial()), 8, train_config=config)
-        requests = [Request.decode(note) for content in grid.down if (note := note_of(content))]
-        return [request.settings for request in requests if request.trains]
-
-    assert settings(lambda number: number / 10) == settings(lambda number: 1 - number / 10)
 
 
 def around(wrapper: Any, inner: Any = StreamingFedAvg, **options: Any) -> Any:

@@ -14,9 +14,9 @@ from fedsz import extras
 from fedsz.errors import ConfigError, DivergedUpdate, ModelMismatch
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg
 from fedsz.privacy.budget import NoiseAt, PrivacyPlan, epsilon_of
-from fedsz.privacy.flower_client import LEAST, LocalNoise
+from fedsz.privacy.flower_client import LocalNoise
 from tests.federation import app_of, record_of, to_arrays
-from tests.privacy.test_private_fedavg import BOUNDED, ONE, C, Model, flat, grid_of, run
+from tests.privacy.test_private_fedavg import BOUNDED, ONE, C, Model, grid_of, run
 
 pytestmark = pytest.mark.skipif(
     bool(extras.missing("dp_accounting")), reason="dp-accounting is not installed"
@@ -81,20 +81,6 @@ def test_a_client_that_is_asked_again_adds_no_other_noise(update: str) -> None:
 
     first, first_again, second, second_again = replies
     assert first == first_again != second == second_again
-
-
-def test_a_client_can_insist_on_noise(caplog: pytest.LogCaptureFixture) -> None:
-    grid = FedSZGrid(LocalGrid(app_of(lambda i, x: x), [{LEAST: 3.0, "partition-id": 0}]))
-    weak = PrivateFedAvg(epsilon=1e4, noise=2.0, clip=C, at="client", **ONE)
-
-    run(weak, grid)
-    assert "asks for noise of 2 clipping norms; this client wants 3" in caplog.text
-    caplog.clear()
-    run(PrivateFedAvg(epsilon=1e4, noise=2.0, clip=C, **ONE), grid)
-    assert "asks for noise of 0 clipping norms; this client wants 3" in caplog.text
-    strong = PrivateFedAvg(epsilon=1e4, noise=3.0, clip=C, at="client", **ONE)
-    before, after = run(strong, grid)
-    assert not np.array_equal(flat(before), flat(after))
 
 
 def test_a_client_noises_no_less_for_odd_updates() -> None:

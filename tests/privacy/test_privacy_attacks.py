@@ -199,6 +199,8 @@ def test_a_limit_of_rounds_holds_for_runs_of_any_name(restarts: bool, tmp_path: 
 def test_odd_noise_is_refused(norm: float, multiplier: float, context: Context) -> None:
     with pytest.raises(ConfigError, match=r"asks for no noise that there is|this client wants 1"):
         ask(app_of(), context, arrays=arrays(), config=noise(1, norm, multiplier))
+    with pytest.raises(ConfigError, match="asks for noise of 0 clipping norms; this client wants"):
+        ask(app_of(), context, arrays=arrays())
 
 
 def sum_of(app: ClientApp, context: Context, run: bytes, number: int, first: int = 100) -> Message:

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping a
 
 from fedsz import extras
 from fedsz.errors import ConfigError
-from fedsz.flower import FedSZGrid, LocalGrid, PrivateFedAvg, StreamingFedAvg
+from fedsz.flower import FedSZGrid, LocalGrid, PrivateFedAvg
 from fedsz.privacy.budget import PrivacyPlan, epsilon_of
 from fedsz.privacy.flower_average import _NORM, _SPENT
 from tests.federation import app_of, initial, record_of, to_arrays
@@ -305,4 +305,3 @@ def test_it_stands_alone() -> None:
 
     with pytest.raises(ConfigError, match="not inside another strategy"):
         run(wrapped, grid_of(lambda i, x: x))
-    assert PrivateFedAvg.aggregate_train is not StreamingFedAvg.aggregate_train

@@ -39,8 +39,6 @@ from flwr.serverapp.strategy import (
 from fedsz.contrib.fetchsgd import FetchSgd
 from fedsz.errors import ConfigError
 from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
-from fedsz.flower.update import Update
-from fedsz.flower.wrapped_grid import WrappedGrid
 from tests import federation
 from tests.federation import record_of, to_arrays
 from tests.privacy.test_differential_privacy import ONE, C, moved, norm_of
@@ -134,15 +132,6 @@ def too_far(arrays: dict[str, np.ndarray], client: int) -> dict[str, np.ndarray]
     return {**nans(arrays, client), "batches": arrays["batches"] + 1000 * (client == 2)}
 
 
-@pytest.mark.parametrize("wrapper", list(WRAPPERS)[:1] + list(WRAPPERS)[2:3])
-def test_flowers_accountant_counts_rounds_of_flowers_fedavg(wrapper: Any) -> None:
-    accountant, mods = Accountant(), WRAPPERS[wrapper][1]
-    strategy = private(wrapper, FedAvg(fraction_evaluate=0), accountant=accountant)
-    run(strategy, grid_of(app_of(mods)))
-
-    assert accountant.num_releases == 2
-
-
 @pytest.mark.parametrize("inner", [FetchSgd, StreamingFedAvg])
 def test_flowers_accountant_refuses_every_other_strategy(inner: type[FedAvg]) -> None:
     with pytest.raises(ValueError, match=r"FedAvg\.aggregate_train"):
@@ -220,47 +209,7 @@ def test_a_reply_that_does_not_decode_is_refused_before_anybody_looks_at_it() ->
     assert [failure.kind for failure in grid.take_traffic().failures] == ["not finite"]
 
 
-def test_a_strategy_that_adds_as_it_goes_decodes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Update] = []
-    terms, arrays = Update.terms, Update.arrays
-
-    def noted(update: Update, method: Any) -> Any:
-        seen.append(update)
-        return method(update)
-
-    monkeypatch.setattr(Update, "terms", lambda update: noted(update, terms))
-    monkeypatch.setattr(Update, "arrays", lambda update: noted(update, arrays))
-    run(StreamingFedAvg(fraction_evaluate=0), WrappedGrid(grid_of(app_of())), 1)  # type: ignore[arg-type]
-
-    assert len(seen) == CLIENTS
-
-
 FED_BACK = {"update": "delta+ef", "error_bound": "step:2"}
-
-
-def test_what_a_client_sends_and_keeps_is_a_function_of_what_leaves_its_mods() -> None:
-    """Apps with other data, behind a mechanism that lets out the same: the states are equal."""
-
-    def kept(norm: int) -> dict[str, Any]:
-        """What a client keeps after three rounds, of steps of this norm."""
-        states: list[RecordDict] = []
-
-        def same(message: Message, context: Context, call_next: Any) -> Message:
-            states.append(context.state)
-            reply = call_next(message, context)
-            model = to_arrays(message.content["arrays"])
-            reply.content["arrays"] = record_of(trained(model, len(states)))
-            return reply
-
-        app = app_of([same], lambda x, _: trained(x, norm))
-        grid = FedSZGrid(LocalGrid(app, [{"partition-id": 1}]), **FED_BACK)
-        FedAvg(**ONE).start(grid=grid, initial_arrays=record_of(initial()), num_rounds=3)
-        return dict(states[-1])
-
-    one, other = kept(1), kept(7)
-
-    assert {"fedsz.memory.arrays", "fedsz.reply.arrays"} <= one.keys()
-    assert all(other[key] == x for key, x in one.items() if isinstance(x, ArrayRecord))
 
 
 @pytest.mark.parametrize(

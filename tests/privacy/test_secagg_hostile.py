@@ -1,9 +1,12 @@
-"""Secure sums: what a client refuses to do for a server."""
+"""Secure sums: what a client refuses to do for a server, and a server to take from a client."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,6 +17,7 @@ from fedsz.errors import (
     ConfigError,
     CorruptStream,
     FedszError,
+    LimitExceeded,
     RefusedRequest,
 )
 from fedsz.privacy.client import Demands, SecureClient
@@ -21,6 +25,7 @@ from fedsz.privacy.graph import Assumptions
 from fedsz.privacy.identity import Identity
 from fedsz.privacy.messages import (
     Advert,
+    Consents,
     MaskedInput,
     Roster,
     SealedShares,
@@ -31,98 +36,104 @@ from fedsz.privacy.messages import (
     encode,
 )
 from fedsz.transport.authority import Authority
+from tests.fuzz import SPECIAL
 from tests.secure_rounds import Round, changed
 
 STAGES = [Stage.ADVERTS, Stage.SHARES, Stage.INPUTS, Stage.REVEALED]
 KEYS = 32
+N = 5
+Edit = Callable[[int, bytes], bytes]
 
 
-def refused(round_: Round, data: bytes, match: str) -> None:
-    """Show that a client refuses a request, and has forgotten the round."""
+# What a client refuses: requests to the first client of a round of five, at a stage.
+
+
+def roster(change: Callable[[list[Advert], int], object]) -> Edit:
+    """Change the adverts of a roster; ``mine`` is where the client's own is."""
+
+    def edit(client: int, data: bytes) -> bytes:
+        told = decode(data, Roster)
+        adverts = list(told.adverts)
+        change(adverts, next(i for i, advert in enumerate(adverts) if advert.client == client))
+        return encode(Roster(told.round_id, tuple(adverts)))
+
+    return edit
+
+
+def put(adverts: list[Advert], place: int, **fields: object) -> None:
+    adverts[place] = msgspec.structs.replace(adverts[place], **fields)
+
+
+def survivors(change: Callable[[int, tuple[int, ...]], tuple[int, ...]]) -> Edit:
+    def edit(client: int, data: bytes) -> bytes:
+        ids = decode(data, Survivors).clients
+        return changed(data, Survivors, clients=change(client, ids))
+
+    return edit
+
+
+def shares(keep: int) -> Edit:
+    def edit(client: int, data: bytes) -> bytes:
+        told = list(decode(data, SealedShares).shares.items())
+        return changed(data, SealedShares, shares=dict(told[:keep]))
+
+    return edit
+
+
+def of_another_round(stage: Stage) -> Edit:
+    return lambda client, data: next(iter(Round(N).until(stage).sent.values()))
+
+
+ABUSES: list[tuple[Stage, Edit, str]] = [
+    *((stage, of_another_round(stage), "of another round") for stage in STAGES[1:]),
+    *((at, of_another_round(of), "not a message|to a client that|of another round")
+      for at, of in product(STAGES[1:], STAGES) if at is not of),
+    (Stage.SHARES, roster(lambda a, mine: put(a, mine - 1, cipher=a[mine].cipher)), "repeats"),
+    (Stage.SHARES, roster(lambda a, mine: put(a, mine - 1, mask=a[mine].cipher)), "repeats"),
+    (Stage.SHARES, roster(lambda a, mine: put(a, mine - 1, commitment=a[mine].commitment)),
+     "repeats"),
+    (Stage.SHARES, roster(lambda a, mine: a.append(a[1])), "repeats"),
+    (Stage.SHARES, roster(lambda a, mine: put(a, mine - 1, cipher=bytes(KEYS))), "low order"),
+    (Stage.SHARES, roster(lambda a, mine: put(a, mine - 1, round_id=bytes(32))), "another round"),
+    (Stage.SHARES, roster(lambda a, mine: a.clear()), "not the keys of this client"),
+    (Stage.SHARES, roster(lambda a, mine: put(a, mine, mask=b"m" * KEYS)), "not the keys"),
+    (Stage.INPUTS, shares(1), "the threshold is"),
+    (Stage.REVEALED, survivors(lambda c, ids: ids[:-3]), "survivors; the round needs"),
+    (Stage.REVEALED, survivors(lambda c, ids: ids[:-1] + ids[:1]), "ascending"),
+    (Stage.REVEALED, survivors(lambda c, ids: ids[::-1]), "ascending"),
+    (Stage.REVEALED, survivors(lambda c, ids: (*ids, ids[-1])), "ascending"),
+    (Stage.REVEALED, survivors(lambda c, ids: (*ids[:-1], ids[-1] + 1)), "not some of the members"),
+    (Stage.REVEALED, survivors(lambda c, ids: tuple(i for i in ids if i != c)), "not among"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("abuse", range(len(ABUSES)))
+def test_a_client_refuses_and_forgets_the_round(abuse: int) -> None:
+    stage, edit, match = ABUSES[abuse]
+    round_ = Round(N).until(stage)
     client = next(iter(round_.sent))
+
     with pytest.raises(FedszError, match=match):
-        round_.answer(client, data)
+        round_.answer(client, edit(client, round_.sent[client]))
+
     assert round_.clients[client].to_bytes() == b""
     with pytest.raises(RefusedRequest, match="remembers no round"):
         round_.answer(client, round_.sent[client])
 
 
-# What a client refuses.
-
-
-@pytest.mark.parametrize("stage", STAGES[1:])
-def test_requests_out_of_order(stage: Stage) -> None:
-    round_ = Round(5)
-    told = {}
-    while round_.server.stage is not Stage.OVER:
-        told[round_.server.stage] = next(iter(round_.sent.values()))
-        round_.step()
-    for earlier in STAGES[1:]:
-        if earlier is not stage:
-            again = Round(5).until(stage)
-            client = next(iter(again.clients.values()))
-            ask = {Stage.SHARES: client.share, Stage.REVEALED: client.reveal}.get(earlier)
-            ask = ask or (lambda data, client=client: client.mask(data, np.zeros(20, np.uint8)))
-            with pytest.raises(RefusedRequest):
-                ask(told[earlier])
-
-
-@pytest.mark.parametrize("stage", STAGES[1:])
-def test_requests_of_another_round(stage: Stage) -> None:
-    other = next(iter(Round(5).until(stage).sent.values()))
-
-    refused(Round(5).until(stage), other, "of another round")
-
-
-@pytest.mark.parametrize("stage", STAGES[1:])
-def test_a_request_again(stage: Stage) -> None:
-    round_ = Round(5).until(stage)
+@pytest.mark.parametrize("stage", STAGES)
+def test_no_request_is_answered_twice(stage: Stage) -> None:
+    """So of a client's two secrets, each neighbour reveals one, whatever it is told then."""
+    round_ = Round(N).until(stage)
     client = next(iter(round_.sent))
     round_.answer(client, round_.sent[client])
 
+    again = round_.sent[client]
+    if stage is Stage.REVEALED:
+        again = survivors(lambda c, ids: ids[:-1])(client, again)
     with pytest.raises(RefusedRequest):
-        round_.answer(client, round_.sent[client])
-
-
-def test_terms_again() -> None:
-    round_ = Round(5)
-    client = next(iter(round_.sent))
-    round_.answer(client, round_.sent[client])
-
-    with pytest.raises(RefusedRequest, match="begun already"):
-        round_.answer(client, round_.sent[client])
-
-
-def test_both_secrets_of_a_client() -> None:
-    """Whoever it is told has survived, or not, it says so once, and remembers nothing."""
-    round_ = Round(10).until(Stage.REVEALED)
-    client = next(iter(round_.sent))
-    survivors = decode(round_.sent[client], Survivors).clients
-    without = tuple(c for c in survivors if c != survivors[-1])
-    round_.answer(client, round_.sent[client])
-
+        round_.answer(client, again)
     assert round_.clients[client].to_bytes() == b""
-    with pytest.raises(RefusedRequest):
-        round_.answer(client, changed(round_.sent[client], Survivors, clients=without))
-
-
-@pytest.mark.parametrize(
-    ("others", "match"),
-    [
-        (lambda c, ids: ids[:-3], "survivors; the round needs"),
-        (lambda c, ids: ids[:-1] + ids[:1], "ascending"),
-        (lambda c, ids: ids[::-1], "ascending"),
-        (lambda c, ids: (*ids[:-1], ids[-1] + 1), "not some of the members"),
-        (lambda c, ids: (*ids, ids[-1]), "ascending"),
-        (lambda c, ids: tuple(i for i in ids if i != c), "not among the survivors"),
-    ],
-)
-def test_survivors_that_cannot_be(others: Callable[..., object], match: str) -> None:
-    round_ = Round(10).until(Stage.REVEALED)
-    client = next(iter(round_.sent))
-    ids = decode(round_.sent[client], Survivors).clients
-
-    refused(round_, changed(round_.sent[client], Survivors, clients=others(client, ids)), match)
 
 
 def test_a_survivor_that_has_shared_nothing() -> None:
@@ -133,55 +144,8 @@ def test_a_survivor_that_has_shared_nothing() -> None:
     round_.sent[client] = encode(SealedShares(told.round_id, kept))
     round_.until(Stage.REVEALED)
 
-    refused(round_, round_.sent[client], "has sent this client no shares")
-
-
-def test_shares_of_too_few_neighbours() -> None:
-    round_ = Round(10).until(Stage.INPUTS)
-    told = next(iter(round_.sent.values()))
-    one = dict(list(decode(told, SealedShares).shares.items())[:1])
-
-    refused(round_, changed(told, SealedShares, shares=one), "the threshold is")
-
-
-def _roster(round_: Round, change: Callable[[list[Advert]], object]) -> bytes:
-    told = decode(next(iter(round_.sent.values())), Roster)
-    adverts = list(told.adverts)
-    change(adverts)
-    return encode(Roster(told.round_id, tuple(adverts)))
-
-
-def _with(adverts: list[Advert], place: int, **fields: object) -> None:
-    adverts[place] = msgspec.structs.replace(adverts[place], **fields)
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (lambda a: _with(a, 2, cipher=a[1].cipher), "repeats"),
-        (lambda a: _with(a, 2, mask=a[1].cipher), "repeats"),
-        (lambda a: _with(a, 2, commitment=a[1].commitment), "repeats"),
-        (lambda a: a.append(a[1]), "repeats"),
-        (lambda a: _with(a, 2, cipher=bytes(KEYS)), "low order"),
-        (lambda a: a.clear(), "not the keys"),
-        (lambda a: _with(a, 1, round_id=bytes(32)), "another round"),
-    ],
-)
-def test_rosters_that_cannot_be(change: Callable[[list[Advert]], object], match: str) -> None:
-    round_ = Round(5).until(Stage.SHARES)
-
-    refused(round_, _roster(round_, change), match)
-
-
-def test_a_roster_with_other_keys_of_ones_own() -> None:
-    round_ = Round(4).until(Stage.SHARES)
-    client = next(iter(round_.sent))
-
-    def forge(adverts: list[Advert]) -> None:
-        place = next(i for i, advert in enumerate(adverts) if advert.client == client)
-        _with(adverts, place, mask=b"m" * KEYS)
-
-    refused(round_, _roster(round_, forge), "not the keys of this client")
+    with pytest.raises(RefusedRequest, match="has sent this client no shares"):
+        round_.answer(client, round_.sent[client])
 
 
 def test_clients_that_are_shown_different_rosters_share_nothing() -> None:
@@ -190,22 +154,19 @@ def test_clients_that_are_shown_different_rosters_share_nothing() -> None:
     """
     round_ = Round(5).until(Stage.SHARES)
     other, *_ = round_.sent
-
-    def forge(adverts: list[Advert]) -> None:
-        place = next(i for i, advert in enumerate(adverts) if advert.client != other)
-        _with(adverts, place, commitment=b"c" * KEYS)
-
-    round_.sent[other] = _roster(round_, forge)
+    forge = roster(lambda a, mine: put(a, mine - 1, commitment=b"c" * KEYS))
+    round_.sent[other] = forge(other, round_.sent[other])
     round_.until(Stage.INPUTS)
     answers = {c: round_.answer(c, round_.sent[c]) for c in round_.sent}
+
     said = decode(answers.pop(other), MaskedInput)
+
     assert not said.tokens
     assert len(said.unopened) == 4
     assert {decode(answer, MaskedInput).unopened for answer in answers.values()} == {(other,)}
     for client, answer in answers.items():
         with pytest.raises(CorruptStream, match="shares do not open"):
             round_.server.receive(client, answer)
-
     with pytest.raises(AbortedRound, match="0 clients have sent their tokens"):
         round_.server.advance()
 
@@ -239,6 +200,21 @@ def test_terms_of_which_nobody_may_collude() -> None:
     assert Round(5, assumed=Assumptions(dropout=0)).until(Stage.OVER).server.total is not None
 
 
+def test_keys_that_are_not_signed(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path)
+    file = authority.certify_client("client", 1)
+    pair = file.read_bytes(), file.with_suffix(".key").read_bytes()
+    demanding = SecureClient(1, Identity(*pair, authority.ca.read_bytes()))
+    (terms,) = set(Round(5).sent.values())
+    with pytest.raises(RefusedRequest, match="keys are not signed"):
+        demanding.advertise(terms)
+    signed = changed(terms, Terms, assumed=Assumptions(signed=True))
+    with pytest.raises(RefusedRequest, match="no certificate"):
+        SecureClient(1).advertise(signed)
+    with pytest.raises(ConfigError):
+        Round(5, assumed=Assumptions(signed=True))
+
+
 def test_tokens_of_another_plan_are_masked_for_nobody() -> None:
     """Not even a server that takes them, and knows all that is revealed, sees a sum of them."""
     round_ = Round(5).until(Stage.INPUTS)
@@ -255,24 +231,133 @@ def test_tokens_of_another_plan_are_masked_for_nobody() -> None:
     for client, answer in ({victim: honest} | {c: answers[c] for c in others}).items():
         round_.server.receive(client, answer)
     round_.sent = round_.server.advance()
-    while round_.server.stage is not Stage.OVER:
-        round_.step()
 
-    total = round_.server.total
+    total = round_.until(Stage.OVER).server.total
+
     assert total is not None
     assert np.mean(total.tokens == round_.plain_sum(total.survivors)) < 0.2
 
 
-def test_keys_that_are_not_signed(tmp_path: Path) -> None:
-    authority = Authority.create(tmp_path)
-    file = authority.certify_client("client", 1)
-    pair = file.read_bytes(), file.with_suffix(".key").read_bytes()
-    demanding = SecureClient(1, Identity(*pair, authority.ca.read_bytes()))
-    (terms,) = set(Round(5).sent.values())
-    with pytest.raises(RefusedRequest, match="keys are not signed"):
-        demanding.advertise(terms)
-    signed = changed(terms, Terms, assumed=Assumptions(signed=True))
-    with pytest.raises(RefusedRequest, match="no certificate"):
-        SecureClient(1).advertise(signed)
-    with pytest.raises(ConfigError):
-        Round(5, assumed=Assumptions(signed=True))
+# What a client remembers between messages.
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_a_client_goes_on_from_its_state(stage: Stage) -> None:
+    round_ = Round(5).until(stage)
+    for client, before in list(round_.clients.items()):
+        round_.clients[client] = SecureClient(client).restored(before.to_bytes())
+
+    total = round_.until(Stage.OVER).server.total
+
+    assert total is not None
+    np.testing.assert_array_equal(total.tokens, round_.plain_sum(total.survivors))
+    assert not any(client.to_bytes() for client in round_.clients.values())
+
+
+def test_a_new_round_forgets_the_one_before() -> None:
+    """As after a server has gone on from a checkpoint: it knows of the round before no more."""
+    before = Round(5).until(Stage.REVEALED)
+    after = Round(5)
+    after.clients = before.clients
+
+    assert after.until(Stage.OVER).server.total is not None
+    with pytest.raises(AbortedRound):
+        before.step()
+    assert len(before.refusals) == 5
+    assert all(isinstance(err, RefusedRequest) for err in before.refusals.values())
+
+
+# What a server refuses: an answer of one client of five, which then drops out.
+
+WRONG: list[tuple[Stage, dict[str, Any], str]] = [
+    (Stage.ADVERTS, {"mask": bytes(32)}, "low order"),
+    (Stage.ADVERTS, {"client": 7}, "has sent keys of client 7"),
+    (Stage.SHARES, {"shares": {}}, "one share for each neighbour"),
+    (Stage.INPUTS, {"tokens": memoryview(bytes(32))}, "packed tokens"),
+    (Stage.INPUTS, {"tokens": memoryview(bytes(34))}, "packed tokens"),
+    (Stage.INPUTS, {"tokens": memoryview(b"\xff" * 33)}, "packed tokens"),
+    (Stage.INPUTS, {"about": b"a" * 32}, "another plan or model"),
+    (Stage.INPUTS, {"tokens": memoryview(bytes(1000))}, "limit"),
+]
+
+
+@pytest.mark.parametrize(("stage", "fields", "match"), WRONG)
+def test_a_server_refuses_and_goes_on_without(
+    stage: Stage, fields: dict[str, Any], match: str
+) -> None:
+    kinds = {Stage.ADVERTS: Advert, Stage.SHARES: SealedShares, Stage.INPUTS: MaskedInput}
+    round_ = Round(5).until(stage)
+    client = next(iter(round_.sent))
+    answer = round_.answer(client, round_.sent.pop(client))
+
+    with pytest.raises((CorruptStream, LimitExceeded), match=match):
+        round_.server.receive(client, changed(answer, kinds[stage], **fields))
+
+    total = round_.until(Stage.OVER).server.total
+    assert total is not None
+    assert client not in total.survivors
+    np.testing.assert_array_equal(total.tokens, round_.plain_sum(total.survivors))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_answers_that_nobody_has_asked_for(stage: Stage) -> None:
+    round_ = Round(5).until(stage)
+    client, *_ = round_.sent
+    answer = round_.answer(client, round_.sent[client])
+    round_.server.receive(client, answer)
+
+    for sender in (client, max(round_.clients) + 1):
+        with pytest.raises(CorruptStream, match="has not been asked"):
+            round_.server.receive(sender, answer)
+
+
+def test_keys_that_another_client_has() -> None:
+    round_ = Round(5)
+    first, second, *_ = round_.sent
+    theirs = round_.answer(first, round_.sent[first])
+    round_.server.receive(first, theirs)
+    own = round_.answer(second, round_.sent[second])
+
+    with pytest.raises(CorruptStream, match="repeats"):
+        round_.server.receive(second, changed(own, Advert, mask=decode(theirs, Advert).mask))
+
+
+# Damaged bytes.
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_damaged_bytes_are_refused_on_both_sides(stage: Stage) -> None:
+    """Cut, flipped, lengthened, or with lengths that nobody has; never another error."""
+    drawn = random.Random(7)  # noqa: S311
+    round_ = Round(4).until(stage)
+    client = next(iter(round_.sent))
+    kept, request = round_.clients[client].to_bytes(), round_.sent[client]
+    answer = round_.answer(client, request)
+
+    def ask(data: bytes) -> None:
+        round_.clients[client] = SecureClient(client).restored(kept)
+        try:
+            round_.answer(client, data)
+        except FedszError:
+            assert round_.clients[client].to_bytes() == b""
+
+    def receive(data: bytes) -> None:
+        round_.server._asked.add(client)
+        try:
+            round_.server.receive(client, data)
+        except FedszError:
+            return
+
+    for whole, take in ((request, ask), (answer, receive)):
+        places = [drawn.randrange(len(whole)) for _ in range(60)]
+        wrong = [whole[:place] for place in places]
+        wrong += [whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :] for i in places]
+        wrong += [whole[:i] + special + whole[i + 1 :] for i in range(3) for special in SPECIAL]
+        for data in [*wrong, whole + b"\0", b""]:
+            take(data)
+
+
+def test_damaged_signatures() -> None:
+    assert decode(encode(Consents(bytes(32), {1: b"x"})), Consents).signatures == {1: b"x"}
+    with pytest.raises(CorruptStream):
+        decode(encode(Consents(bytes(32), {1: bytes(2000)})), Consents)

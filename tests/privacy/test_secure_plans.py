@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from flwr.app import Context, Message
-from flwr.clientapp.typing import ClientAppCallable
+from flwr.app import Message
 
 from fedsz.flower import StreamingFedAvg
 from fedsz.flower.records import SECURE
@@ -16,7 +15,6 @@ from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.privacy.flower_client import PLAN
 from fedsz.privacy.quantizer import TokenPlan
 from tests.privacy.test_secure_sum import N, grid_of, local, run
-from tests.secure_apps import DropOut
 
 
 class Plans(WrappedGrid):
@@ -68,24 +66,3 @@ def test_a_plan_for_one_client_alone_is_not_in_the_sum() -> None:
     run(grid, StreamingFedAvg, rounds=3)
 
     assert len(grid.take_traffic().failures) == 1
-
-
-def test_who_drops_out_of_a_round_comes_back_in_the_next() -> None:
-    class Away(DropOut):
-        rounds = 0
-
-        def __call__(
-            self, message: Message, context: Context, call_next: ClientAppCallable
-        ) -> Message:
-            record: Any = message.content.get(SECURE, {})
-            if context.node_config["i"] == 1 and PLAN in record:
-                Away.rounds += 1
-                if Away.rounds == 3:
-                    raise RuntimeError("drops out")
-            return call_next(message, context)
-
-    grid = grid_of(local(Away()))
-
-    run(grid, StreamingFedAvg, rounds=7)
-
-    assert grid.take_traffic().replies == 7 * N - 1

@@ -62,15 +62,6 @@ def test_a_client_whose_weight_is_none_is_left_out(
     assert f"a weight lies in [0, infinity), got {weight}" in failure.reason
 
 
-def test_a_part_of_an_example_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secure_apps, "examples_of", lambda i: 0.4)
-    grid = grid_of(local())
-
-    run(grid, StreamingFedAvg)
-
-    assert [client.weight for client in grid.take_traffic().clients] == [1.0] * 5
-
-
 def test_clients_of_more_examples_than_a_plan_has_weigh_as_those_of_so_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

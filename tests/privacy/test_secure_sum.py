@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, FedAvg
+from flwr.serverapp.strategy import FedAvg
 
 from fedsz.errors import ConfigError
 from fedsz.flower import (
@@ -145,23 +145,6 @@ def test_the_server_sees_neither_updates_nor_weights() -> None:
     assert [set(m["m"]) for m in masked] == [{"loss"}] * N
 
 
-def test_secrets_are_gone_after_a_round() -> None:
-    inner = local(DropOut("REVEALED", (1,)))
-    grid = grid_of(inner)
-
-    run(grid)
-
-    kept = [SECURE in node._context.state for _, node in inner._nodes.values()]
-    assert sum(kept) == 1  # whoever was never asked for the last message
-    inner._nodes = {n: node for n, node in inner._nodes.items() if n != _node(inner, 1)}
-    run(grid)
-    assert not any(SECURE in node._context.state for _, node in inner._nodes.values())
-
-
-def _node(grid: LocalGrid, i: int) -> int:
-    return grid.get_node_ids()[i]
-
-
 def test_clients_that_train_for_secure_sums_only() -> None:
     member = SecureMember(Demands(clients=3))
     plain = FedSZGrid(local(member=member))
@@ -250,14 +233,6 @@ def test_keys_that_certificates_sign(tmp_path: Path) -> None:
     assert not run(grid_of(LocalGrid(secure_app(members=members), places)), StreamingFedAvg).arrays
 
 
-def test_a_mod_of_another_strategy_steps_by_the_mean() -> None:
-    result = run(grid_of(local()), FedAdam, eta=0.1)
-
-    moved = views_of(result.arrays)["kernel"] - initial()["kernel"]
-    mean = expected(list(range(N)))["kernel"] - initial()["kernel"]
-    assert (np.sign(moved) == np.sign(mean))[np.abs(mean) > 1e-3].all()
-
-
 def test_a_legacy_server_is_refused() -> None:
     """Its messages go to one client each, from threads of their own."""
     grid = grid_of(local())
@@ -316,22 +291,3 @@ def test_a_client_that_has_lost_its_model_is_sent_it_in_the_same_round() -> None
 
     assert lost
     assert grid.take_traffic().replies == 3 * N
-
-
-def test_a_model_that_is_too_small_to_compress_is_summed() -> None:
-    start = {"w": np.arange(10, dtype=np.float32)}
-    steps = [step_of(i, (10,)) for i in range(N)]
-
-    result = StreamingFedAvg(fraction_evaluate=0.0).start(
-        grid_of(local()), to_record(dict(start)), num_rounds=2
-    )
-
-    mean = np.average(steps, axis=0, weights=[examples_of(i) for i in range(N)])
-    np.testing.assert_allclose(views_of(result.arrays)["w"], start["w"] + 2 * mean, atol=1e-3)
-
-
-def test_a_second_run_begins_anew() -> None:
-    grid = grid_of(local())
-    run(grid, rounds=2)
-
-    check(run(grid, rounds=2), list(range(N)), rounds=2)

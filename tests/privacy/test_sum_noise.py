@@ -252,16 +252,3 @@ def test_a_second_run_of_the_same_strategy_and_grid_spends_more(at: str) -> None
     for i, one in enumerate(noise):
         for other in noise[:i]:
             assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 5 / math.sqrt(SIZE)
-
-
-def test_a_run_that_its_budget_does_not_end_says_nothing_of_one_before() -> None:
-    strategy = strategy_of(at="server", epsilon=8, noise=4.0)
-    have = strategy.plan.rounds_left(0, 1000)
-    strategy.quorum.require()
-    strategy.ended = "the run before"  # which was broken off, and had rounds left
-
-    run(strategy, FedSZGrid(grid_of().inner), 1, start=model())
-
-    assert have > 1
-    assert not strategy.ended
-    assert not strategy.ends_after(1)
