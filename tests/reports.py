@@ -21,7 +21,7 @@ from fedsz.report.runs import Run
 from fedsz.report.source import read_source, runs_of
 from tests.sweeps import Rows, course
 
-OF_CNN = [f"cnn-digits-{name}" for name in ("accuracy-bytes", "accuracy-bound", "time", "bytes")]
+OF_CNN = [f"cnn-digits-{name}" for name in ("accuracy-bytes", "time", "bytes")]
 # Accuracies after two rounds, by scheme.
 ENDS = {
     "raw": 0.7, "weights:zstd": 0.7, "weights:szx@0.01": 0.69, "weights:szx@0.1": 0.6,

@@ -31,8 +31,7 @@ HANDED_OVER: Final = {
 @click.option(
     "--bandwidth",
     multiple=True,
-    help="Bandwidth that times are calculated for, such as 10mbps; may be repeated: tables take "
-    "the first. Default: 10mbps.",
+    help="Bandwidth that times are calculated for, such as 10mbps. Repeatable. Default: 10mbps.",
 )
 @click.option(
     "--latency", default="0s", help="One-way latency of these links, such as 50ms. Default: 0s."

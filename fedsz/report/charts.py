@@ -1,8 +1,7 @@
-"""The charts of a report: accuracy over bytes and bounds, time of a round, bytes by part."""
+"""The charts of a report: accuracy over bytes, time of a round, bytes by part."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
@@ -10,21 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from fedsz.bounds import KINDS, ErrorBound
 from fedsz.experiments.link_model import Link
 from fedsz.formatting import bandwidth, one_line, seconds, size_in_digits, tick
-from fedsz.report.figures import HEIGHT, LABEL, LIGHT, Chart, Panel, log_axis, looks
+from fedsz.report.figures import LABEL, LIGHT, Chart, Panel, log_axis, looks
 from fedsz.report.rate_accuracy import RateAccuracy, best
-from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread, named
+from fedsz.report.runs import Run, Setting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAMED: Final = 8  # ways with a colour and a name in a chart
-UNITS: Final = dict(
-    zip(KINDS, ("of each tensor's range", "absolute", "in standard deviations",
-                "in root mean squares of a step"), strict=True)
-)  # fmt: skip
 PHASES: Final = {
     "model down": "indigo", "training": "soft", "encode": "red", "update up": "blue",
     "decode": "gold",
@@ -41,7 +35,6 @@ def charts(
     shown = best(ways, NAMED)
     found = (
         accuracy_over_bytes(setting, ways, shown),
-        accuracy_over_bound(setting),
         time_of_a_round(setting, shown, links),
         bytes_by_part(setting, shown),
     )
@@ -75,57 +68,6 @@ def accuracy_over_bytes(
     says = "; ".join(f"{name}: {100 * y:.2f} % at {size_in_digits(x)}" for name, x, y in ends)
     title = f"Accuracy over bytes, {setting.title}"
     return _chart(setting, "accuracy-bytes", title, caption, [Panel("", draw, 4.2)], says)
-
-
-def accuracy_over_bound(setting: Setting) -> Chart | None:
-    """Return the last accuracy over the bound: lines of two bounds or more, by kind of bound."""
-    lines: dict[str, dict[str, dict[float, Spread]]] = defaultdict(lambda: defaultdict(dict))
-    for group in setting.groups:
-        accuracy = _accuracy(group.runs)
-        if group.bound and accuracy:
-            lines[group.bound.kind][group.label][group.bound.value] = accuracy
-    plain = _accuracy(setting.baseline)
-    panels, said = [], []
-    for kind, of in lines.items():
-        several = {label: line for label, line in of.items() if len(line) > 1}
-        if several:
-            height = HEIGHT + 0.1 * len(several)
-            panels.append(Panel("", partial(_draw_bounds, kind, several, plain), height))
-        said += [
-            f"{label} {named(ErrorBound(kind, at))}: {accuracy.middle:.2f} %"
-            for label, line in several.items()
-            for at, accuracy in line.items()
-        ]
-    if not panels:
-        return None
-    caption = (
-        "Accuracy of the averaged model after the last round. Lines are medians over seeds, shades"
-        " reach from the least to the greatest."
-    )
-    title = f"Accuracy over error bound, {setting.title}"
-    return _chart(setting, "accuracy-bound", title, caption, panels, "; ".join(said))
-
-
-def _accuracy(runs: Iterable[Run]) -> Spread | None:
-    return Spread.of(100 * run.accuracy for run in runs)
-
-
-def _draw_bounds(
-    kind: str, lines: Mapping[str, Mapping[float, Spread]], plain: Spread | None, ax: Axes
-) -> None:
-    styles = looks(lines)
-    if plain:
-        ax.axhline(plain.middle, **styles[UNCOMPRESSED])
-    for label, line in lines.items():
-        places = list(line)
-        middle, least, greatest = (
-            [getattr(of, which) for of in line.values()]
-            for which in ("middle", "least", "greatest")
-        )
-        ax.plot(places, middle, **styles[label])
-        ax.fill_between(places, least, greatest, color=styles[label]["color"], alpha=0.15, lw=0)
-    ax.set(xscale="log", xlabel=f"error bound, {UNITS[kind]}", ylabel="accuracy, %")
-    log_axis(ax.xaxis, "{:g}".format)
 
 
 def time_of_a_round(

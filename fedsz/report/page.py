@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from fedsz.experiments.link_model import Link
-from fedsz.formatting import NOTHING, count, digits, listed, percent, seconds, size_in_digits
-from fedsz.formatting import bandwidth as rate
+from fedsz.formatting import NOTHING, count, digits, listed, percent, size_in_digits
 from fedsz.palette import css
-from fedsz.report.charts import charts, named_link
+from fedsz.report.charts import charts
 from fedsz.report.figures import Chart, drawn
 from fedsz.report.rate_accuracy import NEARLY, RateAccuracy, rate_accuracies
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread, difference, machines, settings_of
@@ -47,7 +46,7 @@ class Section:
 
 def contents(
     runs: Sequence[Run],
-    links: Sequence[Link],  # that times are calculated for; tables take the first
+    links: Sequence[Link],  # that times are calculated for
     reach: float | None = None,  # accuracy that bytes are counted to; see `rate_accuracies`
 ) -> tuple[list[str], list[Section]]:
     """Return the facts on top and the sections of a report."""
@@ -60,7 +59,7 @@ def contents(
                 setting.title,
                 f"{_fewest_bytes(setting, ways)} {setting.provenance}".strip(),
                 list(charts(setting, ways, links)),
-                [_ways(setting, ways, reach), *_times(setting, ways, links[0])],
+                [_ways(setting, ways, reach)],
             )
         )
     if failed := _failures(runs):
@@ -172,33 +171,6 @@ def _sent(reached: Sequence[float]) -> str:
         return "not reached" if reached else NOTHING
     share = f" ({len(there)} of {len(reached)})" if len(there) < len(reached) else ""
     return f"{size_in_digits(sum(there) / len(there))}{share}"
-
-
-def _times(setting: Setting, ways: Sequence[RateAccuracy], link: Link) -> Iterator[Table]:
-    """Yield what an update costs, and the bandwidths at which compressing pays."""
-    names = ("train_seconds", "encode_seconds", "decode_seconds", "sent_bytes")
-    rows = []
-    for way in ways:
-        updates = [run.update for run in way.runs if run.update]
-        spreads = (Spread.of(getattr(update, name) for update in updates) for name in names)
-        *parts, sent = (x.middle if x else math.nan for x in spreads)
-        total = Spread.of(update.seconds(link.bandwidth, link.latency) for update in updates)
-        pays = Spread.of(update.worth_below for update in updates)
-        where = "always" if updates else NOTHING
-        if pays:
-            where = f"below {shown(pays, rate)}" if pays.greatest else "never"
-        if way.name == UNCOMPRESSED:
-            where = NOTHING
-        cells = (*map(seconds, parts), size_in_digits(sent), shown(total, seconds), where)
-        if updates:
-            rows.append((way.name, *cells))
-    caption = (
-        "One update: means over a run, then the median over seeds (least … greatest). The sum is"
-        f" encode + transfer + decode at {named_link(link)}, without training."
-    )
-    head = ("way", "training", "encode", "decode", "sent", "sum", "compressing pays")
-    if rows:
-        yield Table(f"{setting.name}-times", "Time of an update", caption, head, rows)
 
 
 def _failures(runs: Sequence[Run]) -> Table | None:

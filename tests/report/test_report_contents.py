@@ -28,7 +28,7 @@ def test_a_sweep_has_every_figure_and_table() -> None:
     found = reported(trial())
 
     assert list(found.charts) == OF_CNN
-    assert list(found.tables) == ["cnn-digits-ways", "cnn-digits-times", "failures"]
+    assert list(found.tables) == ["cnn-digits-ways", "failures"]
     (machine,) = {row["machine"] for row in trial()}
     for chart in found.charts.values():
         assert chart.says
