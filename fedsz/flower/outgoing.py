@@ -37,7 +37,7 @@ from fedsz.flower.records import (
     views_of,
     with_passthrough,
 )
-from fedsz.transport.message_format import most_fields_of
+from fedsz.transport.message_format import reply_head
 from fedsz.transport.replies import StreamedRequest
 
 # Codecs that encoders fall back to, whatever the settings.
@@ -427,5 +427,5 @@ def _encoded(asked: OpenRequest) -> tuple[RecordDict, int]:
     note = msgspec.structs.replace(request, base=base).encode()
     streamed = StreamedRequest(compat.data_of(replaced(content, records, note)))
     tensors = sum(len(sent.reference.arrays) for sent in asked.models.values())
-    streamed.reply_fields = most_fields_of(tensors + sum(map(len, records.values())))
+    streamed.reply_head = reply_head(tensors + sum(map(len, records.values())))
     return streamed, nbytes

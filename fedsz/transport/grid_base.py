@@ -15,7 +15,7 @@ from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream
 from fedsz.flower_compat import error_reply, new_message_id
 from fedsz.transport.message_format import (
-    MOST_FIELDS,
+    MAX_HEAD_BYTES,
     Content,
     EncodedMessage,
     decode_message,
@@ -30,7 +30,7 @@ class Outgoing(NamedTuple):
 
     encoded: EncodedMessage
     metadata: Metadata  # a copy: the app may send the same Message again
-    reply_fields: int = MOST_FIELDS  # that its reply may have
+    reply_head: int = MAX_HEAD_BYTES  # bytes that the head of its reply may have
 
 
 class GridBase(Grid):
@@ -114,8 +114,8 @@ class GridBase(Grid):
             )
             metadata = copy.copy(message.metadata)
             encoded = encode_message(message, metadata.message_id, contents[identity][1])
-            fields = getattr(message.content, "reply_fields", MOST_FIELDS)
-            outgoing.append(Outgoing(encoded, metadata, fields))
+            head = getattr(message.content, "reply_head", MAX_HEAD_BYTES)
+            outgoing.append(Outgoing(encoded, metadata, head))
         return outgoing
 
 
@@ -127,7 +127,7 @@ def open_reply(source: IO[bytes], size: int, out: Outgoing, client: str) -> Mess
     """
     asked = out.metadata
     try:
-        reply = decode_message(source, size, out.reply_fields)
+        reply = decode_message(source, size, out.reply_head)
     except CorruptStream as err:
         reason = f"client {client!r} sent a reply that cannot be read: {err}"
         return error_reply(asked, compat.ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason)

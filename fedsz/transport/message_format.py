@@ -1,10 +1,10 @@
 """A Flower message as bytes, laid out so that large arrays are neither copied nor read twice.
 
-A message is ``u32 envelope length | u32 content length | envelope | content | data of the arrays``,
-little-endian. The envelope is Flower's `Message` protobuf without its content; the content is a
-MessagePack pair: Flower's `RecordDict` protobuf whose Arrays have no data, and the lengths of the
-data, in the Arrays' order. It is empty for a message that carries an error. So the messages of a
-round differ in their envelopes only and share all the rest.
+A message is ``u32 envelope length | u32 head length | envelope | head | data``, little-endian. The
+envelope is Flower's `Message` protobuf without its content. The head is a MessagePack pair:
+Flower's `RecordDict` protobuf without the data of its Arrays and the bytes of its ConfigRecords,
+and the lengths of these, first those of Arrays. A message that carries an error has an empty head.
+So the messages of a round differ in their envelopes only and share all the rest.
 """
 
 from __future__ import annotations
@@ -16,27 +16,19 @@ from itertools import chain
 from typing import IO, Annotated, Any, Final
 
 import msgspec
-from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import LINE, one_line
 from fedsz.shelf import Parked, Shelf
 
-# Records and names, without the arrays' data. Each of these bytes may cost tens in objects.
-MAX_HEAD_BYTES = 64 << 20
+# Names, numbers and text. Four of these bytes may become a name, a shape and an `Array`, so a head
+# is small: the largest takes 3 s and 200 MB.
+MAX_HEAD_BYTES: Final = 2 << 20
 MAX_ENVELOPE_BYTES = 1 << 20
-
-# A field of a few bytes takes a thousand times as long to become a name, a shape and an `Array`. So
-# they are counted in the bytes of a message, before anything is made of them.
-MOST_FIELDS: Final = 1 << 19  # where no model is known: some 80,000 arrays, 3 s and 200 MB
-
-_FIELDS_OF_TENSOR: Final = 16  # an Array has 6; a model that differs a little can still be named
-_SPARE_FIELDS: Final = 1 << 16  # for metrics and other entries, 4 or 5 each
-_LEAST_BYTES: Final = 2  # of a field
-_PACKED_BYTES: Final = 64  # of a list of numbers, that take as long as a field
-_LONGEST: Final = 10  # bytes of a number
-_VARINT, _FIXED64, _SUBMESSAGE, _FIXED32 = 0, 1, 2, 5  # wire types
+_SPARE_HEAD_BYTES: Final = 256 << 10  # of a reply to a known model, for metrics and other entries
+_HEAD_BYTES_OF_TENSOR: Final = 512
 
 _LENGTHS = struct.Struct("<II")
 MIN_MESSAGE_BYTES = _LENGTHS.size
@@ -87,7 +79,7 @@ def encode_content(content: RecordDict) -> Content:
     """Return ``content`` ready for the wire; the arrays' data is referred to, not copied.
 
     Raises:
-        ConfigError: a record holds what Flower's protobufs cannot, or too much beside arrays.
+        ConfigError: a record holds what Flower's protobufs cannot.
     """
     data: list[memoryview] = []
     bare: dict[str, Any] = dict(content)
@@ -100,15 +92,14 @@ def encode_content(content: RecordDict) -> Content:
                 }
             )
             data += [memoryview(x.data).cast("B") for x in record.values()]
+        for key, config in compat.records_in(content, ConfigRecord).items():
+            blobs = {name: value for name, value in config.items() if isinstance(value, bytes)}
+            bare[key] = compat.make_config({**config, **dict.fromkeys(blobs, b"")})
+            data += map(memoryview, blobs.values())
         records = compat.recorddict_to_proto(compat.make_content(bare)).SerializeToString()
         head = msgspec.msgpack.encode((records, [len(d) for d in data]))
     except (compat.EncodeError, TypeError, ValueError) as err:
         raise ConfigError(f"these records cannot be sent: {err}") from err
-    if len(head) > MAX_HEAD_BYTES:
-        raise ConfigError(
-            f"records of {len(head)} bytes beside their arrays, at most {MAX_HEAD_BYTES} can be "
-            "sent: put bulk data into an ArrayRecord"
-        )
     return Content(head, tuple(data))
 
 
@@ -125,6 +116,9 @@ def encode_message(
     """
     if content is None:
         content = encode_content(message.content) if message.has_content() else Content(b"", ())
+    if len(content.head) > MAX_HEAD_BYTES:
+        what = f"names, numbers and text of {len(content.head)} bytes, at most {MAX_HEAD_BYTES}"
+        raise ConfigError(f"{what} can be sent: put bulk data into an ArrayRecord")
     try:
         envelope = compat.ProtoMessage(
             metadata=compat.metadata_to_proto(message.metadata),
@@ -152,7 +146,7 @@ class _Reader:
         return out
 
 
-def decode_message(source: IO[bytes], size: int, most_fields: int = MOST_FIELDS) -> Message:
+def decode_message(source: IO[bytes], size: int, max_head: int = MAX_HEAD_BYTES) -> Message:
     """Return the message in the next ``size`` bytes of ``source``.
 
     The data of each array is read once, straight into the bytes that its `Array` keeps. The text of
@@ -161,22 +155,23 @@ def decode_message(source: IO[bytes], size: int, most_fields: int = MOST_FIELDS)
     Args:
         source: of the bytes.
         size: how many of them.
-        most_fields: that its records may have; see `fedsz.transport.message_format`.
+        max_head: bytes of its head.
 
     Raises:
         CorruptStream: those bytes are no message, or names in it cannot be printed.
-        LimitExceeded: names and records take more than `MAX_HEAD_BYTES`, or have more fields.
+        LimitExceeded: its envelope or head has more bytes than that.
     """
     reader = _Reader(source, size)
-    envelope_size, content_size = _LENGTHS.unpack(reader.take(_LENGTHS.size, "a message"))
-    for length, most in ((envelope_size, MAX_ENVELOPE_BYTES), (content_size, MAX_HEAD_BYTES)):
+    envelope_size, head_size = _LENGTHS.unpack(reader.take(_LENGTHS.size, "a message"))
+    for length, most in ((envelope_size, MAX_ENVELOPE_BYTES), (head_size, max_head)):
         if length > most:
-            raise LimitExceeded(f"records of {length} bytes beside arrays; the most is {most}")
+            what = "names, numbers and text"
+            raise LimitExceeded(f"{what} of {length} bytes; the most is {most}")
     envelope_bytes = reader.take(envelope_size, "the envelope")
-    content_bytes = reader.take(content_size, "the content")
+    head = reader.take(head_size, "the head")
     try:
         envelope = compat.ProtoMessage.FromString(envelope_bytes)
-        content = _read_content(content_bytes, reader, most_fields) if content_size else None
+        content = _read_content(head, reader) if head_size else None
         if reader.left:
             raise CorruptStream(f"{reader.left} bytes too many", offset=reader.offset)
         about = envelope.metadata
@@ -215,27 +210,32 @@ def decode_content(head: bytes, source: IO[bytes], size: int) -> RecordDict:
 # Flower's readers take a protobuf that parses for one that makes sense.
 _NO_SENSE = (compat.DecodeError, msgspec.DecodeError, AttributeError, TypeError, ValueError)
 _DataSize = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-_Sizes = Annotated[list[_DataSize], msgspec.Meta(max_length=MOST_FIELDS)]
-_content_decoder = msgspec.msgpack.Decoder(tuple[bytes, list[_DataSize]])
-_foreign_decoder = msgspec.msgpack.Decoder(tuple[bytes, _Sizes])
+_head_decoder = msgspec.msgpack.Decoder(tuple[bytes, list[_DataSize]])
 
 
-def _read_content(raw: bytes, reader: _Reader, most_fields: int | None = None) -> RecordDict:
-    """Return the records that a head describes; of as many fields as it likes if that is None."""
-    decoder = _content_decoder if most_fields is None else _foreign_decoder
-    records, sizes = decoder.decode(raw)
-    if most_fields is not None:
-        require_few_fields(records, compat.ProtoRecordDict.DESCRIPTOR, most_fields)
+def _read_content(head: bytes, reader: _Reader) -> RecordDict:
+    """Return the records that a head describes, with their data from ``reader``."""
+    records, sizes = _head_decoder.decode(head)
     content = compat.recorddict_from_proto(compat.ProtoRecordDict.FromString(records))
     arrays = [
         (name, array)
         for record in compat.records_in(content, ArrayRecord).values()
         for name, array in record.items()
     ]
-    if len(sizes) != len(arrays):
-        raise CorruptStream(f"{len(sizes)} lengths for {len(arrays)} arrays", offset=reader.offset)
-    for size, (name, array) in zip(sizes, arrays, strict=True):
-        array.data = reader.take(size, f"array {name!r}")
+    blobs = [
+        (name, config)
+        for config in compat.records_in(content, ConfigRecord).values()
+        for name, value in config.items()
+        if isinstance(value, bytes)
+    ]
+    if len(sizes) != len(arrays) + len(blobs):
+        why = f"{len(sizes)} lengths for {len(arrays)} arrays and {len(blobs)} values"
+        raise CorruptStream(why, offset=reader.offset)
+    coming = iter(sizes)
+    for name, array in arrays:
+        array.data = reader.take(next(coming), f"array {name!r}")
+    for name, config in blobs:
+        config[name] = reader.take(next(coming), f"value {name!r}")
     return content
 
 
@@ -248,59 +248,6 @@ def _require_printable(*names: str) -> None:
             )
 
 
-def most_fields_of(tensors: int) -> int:
-    """Return how many fields a reply may have that is due with so many tensors."""
-    return _SPARE_FIELDS + _FIELDS_OF_TENSOR * tensors
-
-
-def require_few_fields(raw: bytes, about: Any, most: int) -> None:
-    """Refuse a protobuf of more than ``most`` fields, in all its messages together.
-
-    64 bytes of a list of numbers count as a field; bytes and text do not count.
-
-    It takes two microseconds a field, until there are too many. What is no protobuf may pass.
-
-    Args:
-        raw: its bytes.
-        about: its descriptor.
-        most: fields that it may have.
-
-    Raises:
-        LimitExceeded: it has more.
-    """
-    count, size = 0, len(raw)
-    if size <= _LEAST_BYTES * most:
-        return
-    waiting = [(0, size, about)]
-    while waiting:
-        at, end, about = waiting.pop()
-        while at < end:
-            tag, at = _varint(raw, at)
-            count += 1
-            kind, number = tag & 7, tag >> 3
-            if kind == _VARINT:
-                _, at = _varint(raw, at)
-            elif kind == _SUBMESSAGE:
-                length, at = _varint(raw, at)
-                field = about.fields_by_number.get(number)
-                if field is not None and field.message_type is not None:
-                    waiting.append((at, min(at + length, size), field.message_type))
-                elif field is not None and field.cpp_type != field.CPPTYPE_STRING:
-                    count += length // _PACKED_BYTES
-                at += length
-            elif kind in (_FIXED64, _FIXED32):
-                at += 8 if kind == _FIXED64 else 4
-            if count > most:
-                raise LimitExceeded(f"records with more than {most} fields beside arrays")
-
-
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at a byte, and where it ends."""
-    value = shift = 0
-    for byte in raw[at : at + _LONGEST]:
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    return value, at
+def reply_head(tensors: int) -> int:
+    """Return how many bytes the head of a reply may have that is due with so many tensors."""
+    return min(MAX_HEAD_BYTES, _SPARE_HEAD_BYTES + _HEAD_BYTES_OF_TENSOR * tensors)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from flwr.app import Message, RecordDict
 
-from fedsz.transport.message_format import MOST_FIELDS
+from fedsz.transport.message_format import MAX_HEAD_BYTES
 
 
 class StreamedRequest(RecordDict):
@@ -17,12 +17,12 @@ class StreamedRequest(RecordDict):
     its records and nothing more.
 
     Attributes:
-        reply_fields: how many fields the records of its reply may have beside their arrays' data.
+        reply_head: bytes that names, numbers and text of its reply may have.
         is_averaged: whether the sender does no more with the updates than average them, so that
             their mean does for each of them.
     """
 
-    reply_fields: int = MOST_FIELDS
+    reply_head: int = MAX_HEAD_BYTES
     is_averaged: bool = False
 
     # Flower writes the name of a class beside its bytes, and knows no other than its own.

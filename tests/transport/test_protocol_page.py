@@ -31,7 +31,7 @@ from fedsz.transport.message_format import (
     MAX_HEAD_BYTES,
     decode_message,
     encode_message,
-    most_fields_of,
+    reply_head,
 )
 from fedsz.transport.node import node_id
 from fedsz.transport.server_session import Delivery, ServerSession
@@ -66,7 +66,8 @@ def blocks() -> list[tuple[str, list[tuple[bytes, str]]]]:
 def streams() -> list[bytes]:
     """Return the streams of the session, whose headers another zlib may deflate otherwise."""
     whole = (b"".join(part for part, _ in parts) for _, parts in blocks())
-    return [frame[frame.index(MAGIC) :] for frame in whole if MAGIC in frame]
+    starts = ((frame, frame.index(MAGIC)) for frame in whole if MAGIC in frame)
+    return [frame[start : start + 94] for frame, start in starts]
 
 
 def request() -> Message:
@@ -144,7 +145,7 @@ def test_the_session_is_what_both_ends_send() -> None:
 def test_the_lengths_and_the_node_that_the_session_names_are_those_of_its_bytes() -> None:
     parts = [part for _, frame in blocks() for part in frame]
     for part, says in parts:
-        for known in re.findall(r"^(?:envelope: |content: )(\d+) bytes$", says):
+        for known in re.findall(r"^(?:envelope: |head: )(\d+) bytes$", says):
             assert int.from_bytes(part, "little") == int(known)
         for known in re.findall(r"^(\d+) bytes$|RecordDict, (\d+) bytes", says):
             assert int.from_bytes(part[1:], "big") == int("".join(known))
@@ -206,8 +207,8 @@ def test_names_and_limits_are_those_of_the_code() -> None:
     assert frames.MAX_FRAME_BYTES == 1 << 20
     assert frames.MAX_CONFIG == 64
     assert frames.MAX_UNANSWERED == 2
-    assert (MAX_ENVELOPE_BYTES, MAX_HEAD_BYTES) == (1 << 20, 64 << 20)
-    assert most_fields_of(1) == 65_536 + 16
+    assert (MAX_ENVELOPE_BYTES, MAX_HEAD_BYTES) == (1 << 20, 2 << 20)
+    assert reply_head(1) == (256 << 10) + 512
     codes = [int(row[0]) for row in table("| error code | when |")]
     code = compat.ErrorCode
     assert codes == [code.CLIENT_APP_RAISED_EXCEPTION, code.MOD_FAILED_PRECONDITION]
