@@ -11,7 +11,7 @@ from fedsz.errors import ConfigError
 from fedsz.formatting import one_line
 from fedsz.transport.frames import MAX_FRAME_BYTES
 
-# What an operator must hear, also of a command without --verbose.
+# Warnings that an operator needs, also of a command without --verbose.
 security = logging.getLogger("fedsz.security")
 
 SERVICE = "fedsz.v1.Link"
@@ -34,7 +34,7 @@ _OPTIONS = (
 )
 SERVER_OPTIONS = (
     *_OPTIONS,
-    # Whoever connects and then says nothing: no handshake, or no stream.
+    # For a connection without a handshake, or without a stream.
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 20_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

@@ -57,7 +57,7 @@ class ClientSession:
         self.bye: frames.Bye | None = None
         self.requests: dict[str, Request] = {}
         self._max_message_bytes, self._send, self._tell = max_message_bytes, send, tell
-        # Requests that have arrived whole, and the reply to each as soon as there is one. An entry
+        # Complete requests, and the reply to each as soon as there is one. An entry
         # stays until the server acknowledges the reply or says that it does not want it any more.
         self._owed: dict[str, EncodedMessage | None] = {}
         self._welcome: frames.Welcome | None = None  # of this connection

@@ -44,7 +44,7 @@ class GridBase(Grid):
         # Tell Flower who sends from this process, unless Flower's own runtime has done so.
         identity = compat.TaskIdentity
         try:
-            identity.task_id  # noqa: B018 - reading raises where nobody has set it
+            identity.task_id  # noqa: B018 - reading raises if it is not set
         except RuntimeError:
             identity.task_id, identity.run_id = 1, self._run.run_id
             identity.node_id = compat.SUPERLINK_NODE_ID

@@ -41,7 +41,7 @@ _Outcomes = SimpleQueue[tuple[Delivery, Outcome]]
 _FINISHED = "the run has finished"
 _REFUSABLE = 8  # connections beside those of clients, to be refused with a reason
 SPOOL_MEMORY_BYTES: Final = 64 << 10  # of each reply; a larger one waits on disk
-_CLOSE_SECONDS = 5.0  # for clients to hear that the run is over
+_CLOSE_SECONDS = 5.0  # for BYE to reach the clients
 
 
 class GrpcGrid(GridBase):

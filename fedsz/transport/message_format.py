@@ -240,7 +240,7 @@ def _read_content(head: bytes, reader: _Reader) -> RecordDict:
 
 
 def _require_printable(*names: str) -> None:
-    """Refuse names that a log or a terminal must not be given."""
+    """Refuse names that must not reach a log or a terminal."""
     for name in names:
         if len(name) > LINE or not name.isprintable():
             raise CorruptStream(

@@ -1,4 +1,4 @@
-"""Flower's records in a file that is written whole: what a server or client goes on from.
+"""Flower's records in a file, for a server or client that goes on after a crash.
 
 The layout is in docs/format.md, "Files to go on from".
 """

@@ -31,7 +31,7 @@ class StreamedRequest(RecordDict):
 
 @runtime_checkable
 class Hastened(Protocol):
-    """An iterator over replies that can be told, while it is read, to wait no longer than this."""
+    """An iterator over replies whose time limit can be shortened while it is read."""
 
     def give_up_after(self, seconds: float) -> None:
         """Make each reply an error reply that is missing so long after it was asked for."""

@@ -203,7 +203,7 @@ class ServerSession:
         self.tick(now)
 
     def forget(self, deliveries: Iterable[Delivery]) -> None:
-        """Await these replies no longer; only their clients hear of it."""
+        """Await these replies no longer: they get no outcome."""
         for delivery in deliveries:
             peer = self._peers.get(delivery.out.metadata.dst_node_id)
             if peer is not None and delivery.message_id in peer.pending:
@@ -440,7 +440,7 @@ class ServerSession:
         delivery.settle(delivery, Error(code, reason))
 
     def _release(self, peer: Peer, delivery: Delivery, *, received: bool) -> None:
-        """End an exchange; a connected client hears of it, so that it wastes no more on it."""
+        """End an exchange, and tell a connected client, so that it wastes no more on it."""
         del peer.pending[delivery.message_id]
         delivery.done = True
         if (upload := peer.upload_of(delivery)) is not None:

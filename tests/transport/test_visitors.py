@@ -1,4 +1,4 @@
-"""Connections of strangers, who say nothing, come too often or do not listen."""
+"""Connections that send nothing, come too often or do not read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.links import Serve
 
 
-def test_streams_without_hello_keep_nobody_out(serve: Serve) -> None:
+def test_streams_without_hello_keep_no_client_out(serve: Serve) -> None:
     server, over = serve(max_connections=8), threading.Event()
 
     def silence() -> Iterator[bytes]:
@@ -108,7 +108,7 @@ def test_tcp_connections_that_say_nothing_end(
                 pass
 
 
-def test_a_client_that_does_not_listen_is_not_heard(serve: Serve) -> None:
+def test_a_client_that_does_not_read_is_not_read(serve: Serve) -> None:
     server = serve()
     asked = itertools.count()
 
@@ -116,7 +116,7 @@ def test_a_client_that_does_not_listen_is_not_heard(serve: Serve) -> None:
         yield pack(Hello(1, "deaf", {}, []))
         for _ in range(1_000_000):
             next(asked)
-            yield pack(Begin("nobody-waits-for-this-" + "x" * 40, 100))
+            yield pack(Begin("not-awaited-" + "x" * 40, 100))
 
     little = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 14))
     with grpc.insecure_channel(server.address, little) as opened:  # what it hears without listening
