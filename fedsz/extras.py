@@ -24,7 +24,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "baselines": ("hdf5plugin", "pysz", "zfpy"),
     "flower": ("flwr", "cryptography", "google.protobuf", "grpc", "tomli_w"),
-    "train": ("torch", "PIL", "datasets", "huggingface_hub", "sklearn"),
+    "train": ("torch", "PIL", "pyarrow", "sklearn"),
     "report": ("jinja2", "matplotlib", "pyarrow", "scipy"),
     "scale": ("ray",),
     "privacy": ("dp_accounting",),

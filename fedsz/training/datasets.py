@@ -3,19 +3,19 @@
 A client works out its own share. What decides it - the seeded order of the training set, the
 subset taken from its front, the partitioner's draw - is a function of the arguments alone, so
 clients that agree on those and differ in ``partition`` hold disjoint shares that cover the subset.
-Only labels are looked at to get there; images are read once it is known which are wanted.
+Only labels are looked at to get there; images are decoded once it is known which are wanted.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,20 +23,15 @@ import torch
 
 from fedsz import extras
 from fedsz.errors import ConfigError, DataError, MissingPackage, cannot, first_line
-from fedsz.training.examples import Examples, Inputs
+from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
-from fedsz.training.parquet_images import ParquetImages
 from fedsz.training.seeding import generator
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from PIL import Image
 
 Ints = npt.NDArray[np.int64]
 _Numbers = npt.NDArray[np.float64]
 
 PARTITIONERS: Final = ("iid", "dirichlet")
-TABLES: Final = ("breast_cancer", "digits", "iris", "wine", "diabetes")  # diabetes: a regression
+TABLES: Final = ("breast_cancer", "digits")
 TEST_SHARE: Final = 0.2
 
 _TEST_SUBSET_SEED: Final = 0
@@ -44,6 +39,7 @@ _TEST_SUBSET_SEED: Final = 0
 # trained on.
 _HOLD_OUT_SEED: Final = 101
 _DRAWS: Final = 10  # of Dirichlet shares, until each has an example
+_BATCH: Final = 256  # encoded images in memory at a time
 
 
 @dataclass(frozen=True)
@@ -53,11 +49,10 @@ class DatasetSpec:
     name: str  # what `get` and the CLI call it
     num_classes: int  # labels are 0 ... num_classes - 1
     shape: tuple[int, int, int]  # (channels, height, width) of every image after decoding
-    hub_id: str | None = None  # owner/name there; None for a set that comes with a library
-    image_column: str = "image"  # of the encoded images, in the parquet files and on the hub
+    image_column: str = "image"  # of the encoded images, in the parquet files
     label_column: str = "label"
-    hub_has_test: bool = True  # if not, a fifth is held out here
     crop: bool = False  # images come in many sizes and are scaled and cropped to `shape`
+    embedded: bool = False  # it comes with scikit-learn, and needs no files
 
     @property
     def mode(self) -> str:
@@ -66,12 +61,10 @@ class DatasetSpec:
 
 
 DATASETS = (
-    DatasetSpec("digits", 10, (1, 8, 8)),
-    DatasetSpec("cifar10", 10, (3, 32, 32), "uoft-cs/cifar10", image_column="img"),
-    DatasetSpec("fashion_mnist", 10, (1, 28, 28), "zalando-datasets/fashion_mnist"),
-    DatasetSpec(
-        "caltech101", 101, (3, 128, 128), "flwrlabs/caltech101", hub_has_test=False, crop=True
-    ),
+    DatasetSpec("digits", 10, (1, 8, 8), embedded=True),
+    DatasetSpec("cifar10", 10, (3, 32, 32), image_column="img"),
+    DatasetSpec("fashion_mnist", 10, (1, 28, 28)),
+    DatasetSpec("caltech101", 101, (3, 128, 128), crop=True),
 )
 
 
@@ -80,16 +73,10 @@ class _Split:
     """The training or the test images of a set: labels in memory, images on demand."""
 
     labels: Ints
-    read: Callable[[Ints], Inputs]
+    read: Callable[[Ints], torch.Tensor]
 
     def take(self, rows: Ints) -> Examples:
         return Examples(self.read(rows), torch.from_numpy(self.labels[rows]))
-
-    def divided(self, split: str) -> _Split:
-        """Four fifths of it to train with, or one fifth to test with, by class."""
-        train, test = hold_out(self.labels)
-        rows = train if split == "train" else test
-        return _Split(self.labels[rows], lambda wanted: self.read(rows[wanted]))
 
 
 def get(name: str) -> DatasetSpec:
@@ -109,14 +96,11 @@ def open_shares(
 ) -> Callable[[int], Examples]:
     """Return what loads a client's share of the training images, which is opened once for all.
 
-    Images are decoded as they are trained on.
-
     Args:
         name: one of `DATASETS`.
         division: says what the shares are.
         data_dir: holds ``<name>/train.parquet`` and ``<name>/test.parquet``, or those two files
-            themselves; None means the Hugging Face hub. ``digits`` comes with scikit-learn and
-            needs neither.
+            themselves. ``digits`` comes with scikit-learn and needs none.
 
     Raises:
         ConfigError: a name that cannot be; the message says which can. What is returned raises it
@@ -190,8 +174,6 @@ class Division:
 def load_test(name: str, *, data_dir: Path | None, samples: int | None = None) -> Examples:
     """Load the test images, which no share contains; ``data_dir`` is as in `open_shares`.
 
-    They are decoded once: the server tests on them in each round.
-
     ``samples`` loads only so many, always the same ones in the same order; None loads all.
 
     Raises:
@@ -200,23 +182,17 @@ def load_test(name: str, *, data_dir: Path | None, samples: int | None = None) -
     """
     split = _open(get(name), "test", data_dir)
     rows = _subset(len(split.labels), samples, _TEST_SUBSET_SEED, f"test images of {name}")
-    return split.take(rows).first(None)
+    return split.take(rows)
 
 
-def hold_out(labels: npt.NDArray[Any], *, by_class: bool = True) -> tuple[Ints, Ints]:
+def hold_out(labels: npt.NDArray[Any]) -> tuple[Ints, Ints]:
     """Return the rows to train with and those to test with, each in a seeded order.
 
-    They are the rows of scikit-learn's `train_test_split`, whose import takes seconds.
-
-    Args:
-        labels: of the examples, shape (n,).
-        by_class: whether both parts have the classes in the same proportions.
+    Both have the classes in the same proportions. They are the rows of scikit-learn's
+    `train_test_split`, whose import takes seconds. ``labels`` has the shape (n,).
     """
     rng = generator(_HOLD_OUT_SEED)
     tested = math.ceil(TEST_SHARE * len(labels))
-    if not by_class:
-        rows = rng.permutation(len(labels))
-        return rows[tested:], rows[:tested]
     _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
     members = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
     trained = _apportion(counts, len(labels) - tested, rng)
@@ -242,90 +218,28 @@ def _apportion(counts: Ints, total: int, rng: np.random.RandomState) -> Ints:
     return parts.astype(np.int64)
 
 
-def read_table(name: str) -> tuple[_Numbers, npt.NDArray[Any]]:
+def read_table(name: str) -> tuple[_Numbers, Ints]:
     """Return a table as `sklearn.datasets.load_<name>` has it.
 
     Args:
         name: one of `TABLES`.
 
     Returns:
-        The features as they were measured, shape (rows, features), and for each row its class as
-        int64, or of ``diabetes`` its target as float64.
+        The features as they were measured, shape (rows, features), and the class of each row.
 
     Raises:
         DataError: scikit-learn has no such file.
         MissingPackage: scikit-learn is not installed here.
     """
-    if name == "diabetes":
-        return _numbers("diabetes_data_raw.csv.gz", " "), _numbers("diabetes_target.csv.gz", " ")
-    if name == "digits":
-        rows = _numbers("digits.csv.gz", ",")
-    else:  # a first line has the counts of rows and features, and the names of classes
-        rows = _numbers("wine_data.csv" if name == "wine" else f"{name}.csv", ",", header=1)
-    return rows[:, :-1], rows[:, -1].astype(np.int64)
-
-
-def _numbers(file: str, delimiter: str, header: int = 0) -> _Numbers:
     found = importlib.util.find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
         raise MissingPackage(f"the data {extras.missing('sklearn')}")
+    # A first line has the counts of rows and features, and the names of classes.
+    file, header = ("digits.csv.gz", 0) if name == "digits" else (f"{name}.csv", 1)
     path = Path(found.submodule_search_locations[0], "datasets", "data", file)
     with cannot(f"read {path} of scikit-learn", DataError):
-        return np.loadtxt(path, delimiter=delimiter, skiprows=header)
-
-
-class EncodedImages:
-    """Images in memory as the files that they were.
-
-    ``images[rows]`` decodes some of them, uint8 [N, C, H, W]; ``rows`` is a slice, or row numbers,
-    int64 [N].
-
-    Args:
-        files: one each, in a format that Pillow knows.
-        spec: the data set whose images they should be.
-        where: what they were read from, for errors.
-    """
-
-    def __init__(self, files: Sequence[bytes], spec: DatasetSpec, where: Path | str) -> None:
-        self._files, self._spec, self._where = files, spec, where
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, rows: torch.Tensor | slice) -> torch.Tensor:
-        """Decode.
-
-        Raises:
-            DataError: an image cannot be decoded, or has another size than those of its set.
-        """
-        from PIL import Image, ImageOps
-
-        wanted = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
-        x = np.empty((len(wanted), *self._spec.shape), dtype=np.uint8)
-        try:
-            for place, row in enumerate(wanted):
-                image = Image.open(BytesIO(self._files[row]))
-                x[place] = self._pixels(ImageOps.exif_transpose(image))
-        except OSError as err:
-            what = f"{self._where} has an image that cannot be decoded"
-            raise DataError(f"{what}: {first_line(err)}") from err
-        return torch.from_numpy(x)
-
-    def _pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
-        """Return an image as [C, H, W]."""
-        from PIL import Image, ImageOps
-
-        channels, height, width = self._spec.shape
-        if image.mode != self._spec.mode:
-            image = image.convert(self._spec.mode)
-        if self._spec.crop:  # the short side to size, then the middle
-            image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-        elif image.size != (width, height):
-            raise DataError(
-                f"{self._where} has an image of {image.width}x{image.height} pixels; "
-                f"those of {self._spec.name} have {width}x{height}"
-            )
-        return np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
+        rows = np.loadtxt(path, delimiter=",", skiprows=header)
+    return rows[:, :-1], rows[:, -1].astype(np.int64)
 
 
 def find_parquet(spec: DatasetSpec, split: str, data_dir: Path) -> Path:
@@ -374,89 +288,72 @@ def _dirichlet(labels: Ints, count: int, alpha: float, seed: int) -> list[Ints]:
 
 
 def _open(spec: DatasetSpec, split: str, data_dir: Path | None) -> _Split:
-    if spec.hub_id is None:
+    if spec.embedded:
         return _open_digits(split)
     if data_dir is None:
-        return _open_hub(spec, spec.hub_id, split)
-    return _open_file(spec, find_parquet(spec, split, data_dir))
+        raise DataError(f"{spec.name} needs --data-dir, a folder with its {split}.parquet")
+    path = find_parquet(spec, split, data_dir)
+    return _Split(_labels(spec, path), lambda rows: torch.from_numpy(_images(spec, path, rows)))
 
 
 def _open_digits(split: str) -> _Split:
     images, labels = read_table("digits")
     pixels = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)  # they are 0 ... 16
-    return _Split(labels, lambda wanted: torch.from_numpy(pixels[wanted])).divided(split)
+    train, test = hold_out(labels)
+    rows = train if split == "train" else test
+    return _Split(labels[rows], lambda wanted: torch.from_numpy(pixels[rows[wanted]]))
 
 
-def _open_hub(spec: DatasetSpec, hub_id: str, split: str) -> _Split:
-    options = {"split": split if spec.hub_has_test else "train"}
-    way_out = f"{spec.name}/train.parquet and {spec.name}/test.parquet as --data-dir"
-    trouble = f"cannot load {hub_id} from the Hugging Face hub"
-    dataset = _load(hub_id, options, lambda why: f"{trouble} ({why}); give a folder with {way_out}")
-    opened = _open_table(spec, dataset, hub_id)
-    return opened if spec.hub_has_test else opened.divided(split)
-
-
-def _open_file(spec: DatasetSpec, path: Path) -> _Split:
-    """Check that a parquet file is what ``spec`` says, as far as that shows without its images."""
-    file = ParquetImages(path, spec.image_column, spec.label_column)
-    _check_columns(spec, file.contents.columns, path)
-    _check_labels(spec, file.labels, file.contents.num_classes, path)
-    return _Split(file.labels, lambda rows: EncodedImages(file.images(rows), spec, path))
-
-
-def _open_table(spec: DatasetSpec, dataset: Dataset, hub_id: str) -> _Split:
-    """Check that what the hub has is what ``spec`` says, its images aside."""
-    import datasets
-
-    _check_columns(spec, dataset.column_names, hub_id)
-    # Files written by other means than `datasets` do not say that their structs are images.
-    image = datasets.Image(decode=False)
+@contextmanager
+def _reading(spec: DatasetSpec, path: Path) -> Iterator[None]:
     try:
-        dataset = dataset.cast_column(spec.image_column, image)
-        labels = np.array(dataset[spec.label_column][:], dtype=np.int64)
-    except (TypeError, ValueError, NotImplementedError) as err:  # pyarrow has all three
-        raise DataError(f"{hub_id} holds no labelled images: {first_line(err)}") from err
-    classes = getattr(dataset.features[spec.label_column], "num_classes", None)
-    _check_labels(spec, labels, classes, hub_id)
-
-    def read(rows: Ints) -> EncodedImages:
-        files = dataset.select(rows)[spec.image_column][:]
-        return EncodedImages([file["bytes"] or b"" for file in files], spec, hub_id)
-
-    return _Split(labels, read)
+        yield
+    except Exception as err:  # of any kind: a damaged file fails in Arrow, in Pillow or here
+        raise DataError(f"{path} has no images of {spec.name}: {first_line(err)}") from err
 
 
-def _check_columns(spec: DatasetSpec, columns: list[str], where: Path | str) -> None:
-    wanted = (spec.image_column, spec.label_column)
-    if not set(wanted) <= set(columns):
-        have = ", ".join(columns)
-        raise DataError(f"{where} has columns {have}; {spec.name} has {', '.join(wanted)}")
+def _file(path: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps 30 MB that are free
+    return pq.ParquetFile(path, pre_buffer=False)
 
 
-def _check_labels(spec: DatasetSpec, labels: Ints, classes: int | None, where: Path | str) -> None:
-    classes = spec.num_classes if classes is None else classes
-    if classes != spec.num_classes or labels.min() < 0 or labels.max() >= classes:
-        raise DataError(
-            f"{where} has {classes} classes and labels {labels.min()} ... {labels.max()}; "
-            f"{spec.name} has labels 0 ... {spec.num_classes - 1}"
-        )
+def _labels(spec: DatasetSpec, path: Path) -> Ints:
+    """Return the labels of all images of a file, int64 [N]."""
+    with _reading(spec, path):
+        # `read_table` and `to_numpy` would import pandas, for 45 MB.
+        column = _file(path).read([spec.label_column], use_threads=False).column(0)
+        labels = np.array(column.to_pylist())
+        if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= spec.num_classes:
+            raise ValueError(f"labels are not 0 ... {spec.num_classes - 1}")
+    return labels.astype(np.int64)
 
 
-def _load(source: str, options: dict[str, Any], trouble: Callable[[str], str]) -> Dataset:
-    """Call `datasets.load_dataset`, its progress bars, retries and hints off: errors say it all.
+def _images(spec: DatasetSpec, path: Path, rows: Ints) -> npt.NDArray[np.uint8]:
+    """Return the images of ``rows``, int64 [N], decoded: [N, C, H, W]."""
+    x = np.empty((len(rows), *spec.shape), dtype=np.uint8)
+    order, start = np.argsort(rows), 0
+    ordered = rows[order]
+    with _reading(spec, path):
+        columns = [spec.image_column]
+        for batch in _file(path).iter_batches(_BATCH, columns=columns, use_threads=False):
+            low, high = np.searchsorted(ordered, (start, start + len(batch)))
+            for place in order[low:high]:
+                x[place] = _pixels(spec, batch.column(0)[int(rows[place]) - start].as_py()["bytes"])
+            start += len(batch)
+    return x
 
-    Raises:
-        DataError: it failed, and ``trouble`` says so with the reason that it is given.
-    """
-    import datasets
-    from huggingface_hub.utils import logging as hub_logging
-    from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    datasets.disable_progress_bars()
-    disable_progress_bars()
-    datasets.logging.set_verbosity(logging.CRITICAL)
-    hub_logging.set_verbosity(logging.CRITICAL)
-    try:
-        return datasets.load_dataset(source, **options)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as err:
-        raise DataError(trouble(first_line(err))) from err
+def _pixels(spec: DatasetSpec, encoded: bytes) -> npt.NDArray[np.uint8]:
+    """Return an encoded image as [C, H, W]."""
+    from PIL import Image, ImageOps
+
+    channels, height, width = spec.shape
+    image = ImageOps.exif_transpose(Image.open(BytesIO(encoded))).convert(spec.mode)
+    if spec.crop:  # the short side to size, then the middle
+        image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+    elif image.size != (width, height):
+        raise ValueError(f"an image has {image.width}x{image.height} pixels, not {width}x{height}")
+    return np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)

@@ -279,7 +279,7 @@ def _check_task(config: RunConfig) -> None:
         from fedsz.training import datasets
 
         spec = datasets.get(config.dataset)
-        if config.data_dir and spec.hub_id:
+        if config.data_dir and not spec.embedded:
             datasets.find_parquet(spec, "train", Path(config.data_dir))
     elif config.task == "text" or is_own_task(config.task):
         load_task(config)

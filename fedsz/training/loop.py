@@ -44,7 +44,7 @@ class TorchTask:
         return train(model, share, self._config, torch.initial_seed() % 2**32)
 
     def evaluate(self, model: nn.Module, test: Examples) -> dict[str, float]:
-        """Return what `evaluate` measures: the mean loss and, of classes, the accuracy."""
+        """Return what `evaluate` measures: the mean loss and the accuracy."""
         return evaluate(model, test, image_size=self._config.image_size)
 
 
@@ -52,10 +52,9 @@ def train(model: nn.Module, data: Examples, config: RunConfig, seed: int) -> dic
     """Train ``model`` in place by SGD, on the device it is on.
 
     Args:
-        model: maps a batch of inputs to logits [N, classes] or [N, T, classes], or to numbers
-            [N, 1]; images come as float32 [N, C, H, W].
-        data: what it learns. The loss is the cross-entropy of classes, or the squared error of
-            numbers.
+        model: maps a batch of inputs to logits [N, classes] or [N, T, classes]; images come as
+            float32 [N, C, H, W].
+        data: what it learns. The loss is the cross-entropy.
         config: has the epochs, learning rate, momentum, batch and image size. Momentum starts from
             zero, since a client keeps no state between rounds. An epoch is divided evenly, so that
             its last step is not much shorter; a step has 2 examples or more if there are as many.
@@ -108,8 +107,8 @@ def evaluate(model: nn.Module, data: Examples, *, image_size: int = 0) -> dict[s
     as they are.
 
     Returns:
-        "loss", the mean cross-entropy in nats, or the mean squared error where targets are numbers;
-        of classes "accuracy", the share whose logit is the largest, in [0, 1].
+        "loss", the mean cross-entropy in nats; and "accuracy", the share whose logit is the
+        largest, in [0, 1].
 
     Raises:
         DataError: ``data`` is empty.
@@ -121,17 +120,15 @@ def evaluate(model: nn.Module, data: Examples, *, image_size: int = 0) -> dict[s
     was_training = model.training
     model.eval()
     loss_sum, correct = 0.0, 0
-    numbers = data.y.is_floating_point()
     with torch.inference_mode():
         for rows in torch.split(torch.arange(len(data)), TEST_BATCH):
             outputs = model(_inputs(data.x[rows], device, image_size))
             target = data.y[rows].to(device)
             loss_sum += _loss(outputs, target, reduction="sum").item()
-            if not numbers:
-                correct += int((outputs.argmax(-1) == target).sum())
+            correct += int((outputs.argmax(-1) == target).sum())
     model.train(was_training)
     answers = data.y.numel()
-    return {"loss": loss_sum / answers} | ({} if numbers else {"accuracy": correct / answers})
+    return {"loss": loss_sum / answers, "accuracy": correct / answers}
 
 
 def check_device(name: str) -> torch.device:
@@ -149,8 +146,6 @@ def check_device(name: str) -> torch.device:
 
 
 def _loss(outputs: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    if target.is_floating_point():
-        return F.mse_loss(outputs, target, reduction=reduction)
     return F.cross_entropy(outputs.flatten(0, -2), target.flatten(), reduction=reduction)
 
 

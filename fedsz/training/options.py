@@ -127,11 +127,11 @@ class RunConfig:
     task: Annotated[str, Meta(description="Task: images, text, tabular, or module:Class of your "
         "own."), Use(LEARNED, (*SHARED, CLIENT), sent=True)] = "images"
     dataset: Annotated[str, Meta(description="Data set. images: digits, cifar10, fashion_mnist, "
-        "caltech101; text: shakespeare, or any text file's name; tabular: breast_cancer, digits, "
-        "iris, wine, diabetes. Default: the task's first."),
+        "caltech101; text: shakespeare, or any text file's name; tabular: breast_cancer, "
+        "digits. Default: the task's first."),
         Use(LEARNED, (RUN, SERVER, CLIENT), sent=True)] = ""
-    data_dir: Annotated[str, Meta(description="Folder with the data set's files; without it, "
-        "images come from the Hugging Face Hub."), Use(LEARNED, (*TRAINING, CLIENT))] = ""
+    data_dir: Annotated[str, Meta(description="Folder with the data set's files, but for "
+        "those that come with scikit-learn."), Use(LEARNED, (*TRAINING, CLIENT))] = ""
     samples: Annotated[int, Meta(ge=0, le=1 << 40, description="Training examples in all; 0 for "
         "the whole data set."), Use(LEARNED, TRAINING, sent=True, defines_run=True)] = 0
     image_size: Annotated[int, Meta(ge=0, le=4096, description="Scale images to this many pixels a "
@@ -143,8 +143,8 @@ class RunConfig:
         Use(LEARNED, ALONE, sent=True)] = ""
     initial: Annotated[str, Meta(description="Start from the weights in this .safetensors file, "
         "instead of random ones."), Use(LEARNED, (*TRAINING, CLIENT))] = ""
-    partitioner: Annotated[str, Meta(description="How clients share the examples: iid; dirichlet, "
-        "by labels; or speaker, by who speaks in a text."),
+    partitioner: Annotated[str, Meta(description="How clients share the examples: iid; or "
+        "dirichlet, by labels."),
         Use(LEARNED, TRAINING, sent=True, defines_run=True)] = "iid"
     alpha: Annotated[float, Meta(ge=1e-6, le=1e6, description="Dirichlet concentration: the "
         "smaller, the more skewed the labels."),

@@ -1,4 +1,4 @@
-"""The task `tabular`: rows of numbers, on the tables that come with scikit-learn."""
+"""The task `tabular`: rows of numbers, on tables that come with scikit-learn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedsz.errors import ConfigError, DataError
+from fedsz.errors import DataError
 from fedsz.training import loop
 from fedsz.training.datasets import (
     PARTITIONERS,
@@ -30,9 +30,6 @@ _HIDDEN: Final = 128
 class TabularTask(loop.TorchTask):
     """A `fedsz.training.task.Task`: an MLP or a linear model on one of `TABLES`.
 
-    Tables of classes have the cross-entropy as their loss. ``diabetes`` has the mean squared error
-    of its standardised target, and no accuracy.
-
     Raises:
         ConfigError: a table, model, partitioner or device that does not exist.
     """
@@ -42,11 +39,11 @@ class TabularTask(loop.TorchTask):
         super().__init__(config, "tables", **have)
         self._train, self._test = _table(config.dataset)
         self._division = lru_cache(maxsize=1)(self._divide)  # many clients may be in this process
-        self._classes = 0 if self._train.y.is_floating_point() else int(self._train.y.max()) + 1
+        self._classes = int(self._train.y.max()) + 1
 
     def build_model(self) -> nn.Module:
         """Return a network of two hidden layers, or a linear one."""
-        inputs, outputs = self._train.x[:1].shape[1], self._classes or 1
+        inputs, outputs = self._train.x.shape[1], self._classes
         if self._config.model == "linear":
             return nn.Linear(inputs, outputs).to(self._device)
         return nn.Sequential(
@@ -57,14 +54,10 @@ class TabularTask(loop.TorchTask):
 
     def load_share(self, index: int, count: int) -> Examples:
         """Return a client's rows of the table."""
-        config, labels = self._config, self._train.y
-        if config.partitioner == "dirichlet" and not self._classes:
-            raise ConfigError(f"{config.dataset} has no labels that dirichlet could share out by")
-        rows = self._division(count)(index)
-        return Examples(self._train.x[torch.from_numpy(rows)], labels[rows])
+        return self._train.rows(torch.from_numpy(self._division(count)(index)))
 
     def _divide(self, count: int) -> Callable[[int], Ints]:
-        labels, what = self._train.y.numpy().ravel(), f"rows of {self._config.dataset}"
+        labels, what = self._train.y.numpy(), f"rows of {self._config.dataset}"
         return Division.of(self._config, count).of_labels(labels, what)
 
     def load_test(self) -> Examples:
@@ -78,11 +71,8 @@ class TabularTask(loop.TorchTask):
 def _table(name: str) -> tuple[Examples, Examples]:
     """Return a table's rows for training and for testing; features have mean 0 and variance 1."""
     x, y = read_table(name)
-    classes = name != "diabetes"
     # Everybody has the whole table, so its means are nobody's secret.
     x = (x - x.mean(0)) / np.where(x.std(0) > 0, x.std(0), 1)
-    y = y if classes else ((y - y.mean()) / y.std())[:, None]
-    kind = torch.int64 if classes else torch.float32
-    inputs, targets = torch.from_numpy(x).float(), torch.from_numpy(y).to(kind)
-    train, test = (torch.from_numpy(rows) for rows in hold_out(y, by_class=classes))
-    return Examples(inputs[train], targets[train]), Examples(inputs[test], targets[test])
+    table = Examples(torch.from_numpy(x).float(), torch.from_numpy(y))
+    train, test = (table.rows(torch.from_numpy(rows)) for rows in hold_out(y))
+    return train, test

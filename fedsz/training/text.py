@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
@@ -14,11 +12,10 @@ from fedsz.errors import DataError, cannot
 from fedsz.training import loop
 from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
-from fedsz.training.seeding import generator
 from fedsz.training.task import require_plain
 
 MODELS: Final = ("gpt", "lstm")
-PARTITIONERS: Final = ("iid", "speaker")
+PARTITIONERS: Final = ("iid",)
 LENGTH: Final = 64  # characters that a model sees at a time
 _WIDTH: Final = 64  # of a character's embedding
 _LAYERS, _HEADS, _LSTM_WIDTH = 2, 4, 128
@@ -34,8 +31,7 @@ class TextTask(loop.TorchTask):
     """A `fedsz.training.task.Task`: predict each character of a text from those before it.
 
     The text is ``<dataset>.txt``, in the data folder or in its folder ``text``. The last tenth is
-    held out. An example is `LENGTH` characters. Shares are pieces of the text (``iid``), or all
-    that some speakers say (``speaker``): a line ``NAME:`` after an empty one begins a speech.
+    held out. An example is `LENGTH` characters. Shares are pieces of the text.
 
     Raises:
         ConfigError: a model, partitioner or device that does not exist.
@@ -58,12 +54,9 @@ class TextTask(loop.TorchTask):
     def load_share(self, index: int, count: int) -> Examples:
         """Return a client's part of the text."""
         config = self._config
-        if config.partitioner == "speaker":
-            mine = _windows(_of_speakers(self._train, index, count, config.seed))
-        else:
-            mine = _windows(self._train)
-            size = len(mine) // count
-            mine = Examples(*(part[index * size : (index + 1) * size] for part in (mine.x, mine.y)))
+        everything = _windows(self._train)
+        size = len(everything) // count
+        mine = everything.rows(slice(index * size, (index + 1) * size))
         if not len(mine):
             raise DataError(f"share {index} of {count} is shorter than {LENGTH} characters")
         wanted = -(-config.samples // count) if config.samples else len(mine)
@@ -154,24 +147,6 @@ def _read(name: str, data_dir: str) -> str:
     path = find_text(name, data_dir)
     with cannot(f"read {path}", DataError):
         return path.read_text("utf-8", errors="replace")
-
-
-def _of_speakers(text: str, index: int, count: int, seed: int) -> str:
-    """Return what the speakers of one share say; each speaker is in one share."""
-    speeches = defaultdict(list)
-    for speech in text.split("\n\n"):
-        speaker = re.match(r"([^\n]+):\n", speech)
-        if speaker:
-            speeches[speaker[1]].append(speech)
-    # The longest first, each to the share that has least: shares of about equal length.
-    order = generator(seed).permutation(sorted(speeches))
-    by_length = sorted(order, key=lambda name: -sum(map(len, speeches[name])))
-    lengths, shares = [0] * count, [list[str]() for _ in range(count)]
-    for name in by_length:
-        least = min(range(count), key=lengths.__getitem__)
-        shares[least] += speeches[name]
-        lengths[least] += sum(map(len, speeches[name]))
-    return "\n\n".join(shares[index])
 
 
 def _windows(text: str) -> Examples:

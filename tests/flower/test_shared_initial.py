@@ -128,7 +128,7 @@ def test_clients_that_keep_nothing_are_sent_key_frames_once_that_is_known() -> N
 
 
 def test_clients_of_a_task_build_the_first_model_from_the_seed() -> None:
-    config = RunConfig(task="tabular", dataset="iris", rounds=2, clients=3, seed=5)
+    config = RunConfig(task="tabular", dataset="breast_cancer", rounds=2, clients=3, seed=5)
     sent: list[int] = []
 
     federate(grid_of_run(config), config, prepare(config), lambda r: sent.append(r.sent_down))
@@ -138,7 +138,7 @@ def test_clients_of_a_task_build_the_first_model_from_the_seed() -> None:
 
 
 def test_weights_in_a_file_are_the_first_model_where_the_client_has_them(tmp_path: Path) -> None:
-    base = RunConfig(task="tabular", dataset="iris", rounds=1, clients=2, seed=5)
+    base = RunConfig(task="tabular", dataset="breast_cancer", rounds=1, clients=2, seed=5)
     path = tmp_path / "first.safetensors"
     state = prepare(base).model.state_dict()
     save_file({name: x.numpy() + np.float32(0.5) for name, x in state.items()}, path)

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 @settings(max_examples=30)
-@given(st.lists(st.integers(0, 5), min_size=60, max_size=400), st.booleans())
-def test_rows_are_those_of_scikit_learn(classes: list[int], by_class: bool) -> None:
+@given(st.lists(st.integers(0, 5), min_size=60, max_size=400))
+def test_rows_are_those_of_scikit_learn(classes: list[int]) -> None:
     selection = pytest.importorskip("sklearn.model_selection")
     labels = np.array([*range(6), *range(6), *classes])  # it refuses a class of one
 
-    train, test = hold_out(labels, by_class=by_class)
+    train, test = hold_out(labels)
 
     theirs = selection.train_test_split(
         np.arange(len(labels)),
         test_size=0.2,
-        stratify=labels if by_class else None,
+        stratify=labels,
         random_state=101,
     )
     np.testing.assert_array_equal(train, theirs[0])
@@ -39,8 +39,7 @@ def test_rows_are_those_of_scikit_learn(classes: list[int], by_class: bool) -> N
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_are_those_that_scikit_learn_loads(name: str) -> None:
     datasets = pytest.importorskip("sklearn.datasets")
-    unscaled = {"scaled": False} if name == "diabetes" else {}
-    x, y = getattr(datasets, f"load_{name}")(return_X_y=True, **unscaled)
+    x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
 
     features, targets = read_table(name)
 
@@ -54,11 +53,11 @@ def test_tables_without_scikit_learn_or_its_file_say_what_is_missing(
     monkeypatch.setattr(sys, "path", [str(tmp_path)])  # the only folder of packages
     monkeypatch.delitem(sys.modules, "sklearn", raising=False)
     with pytest.raises(MissingPackage, match=r"pip install 'fedsz\[train\]'"):
-        read_table("iris")
+        read_table("breast_cancer")
     (tmp_path / "sklearn").mkdir()
     sys.path_importer_cache.clear()
-    with pytest.raises(DataError, match=r"cannot read .*iris\.csv of scikit-learn"):
-        read_table("iris")
+    with pytest.raises(DataError, match=r"cannot read .*breast_cancer\.csv of scikit-learn"):
+        read_table("breast_cancer")
 
 
 def test_tasks_load_their_data_without_packages_that_containers_lack() -> None:
