@@ -1,6 +1,6 @@
 """Packages that fedsz does without, and the extra of its own that brings each.
 
-What is missing, or does not work, is said in one line here, and the same way everywhere.
+What is missing is said in one line here, and the same way everywhere.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from traceback import walk_tb
 from typing import Final
 
 from fedsz.errors import MissingPackage
-from fedsz.formatting import one_line
 
 # The extras of pyproject.toml, and what fedsz imports of each; "" is fedsz without any.
 EXTRAS: Final[dict[str, tuple[str, ...]]] = {
@@ -63,8 +61,7 @@ def require(*packages: str, what: str = "this") -> None:
 def explained() -> Iterator[None]:
     """Within the block, an import that fails for want of an extra raises `MissingPackage`.
 
-    So does a package that is installed in part, or in a release that lacks what fedsz imports of
-    it. Other imports raise what they always do.
+    Other imports raise what they always do.
     """
     try:
         yield
@@ -78,19 +75,8 @@ def explain(err: ImportError) -> str | None:
     """Say in a line which package an import failed for; None if it is none of `EXTRAS`."""
     if err.name == "fedsz.codecs":  # only its modules in C++ can be missing
         return "fedsz is not built here: run `make run` in the checkout, or `pip install .`"
-    asked = _package_of(err.name or "")
-    if asked and not _is_here(asked):
-        return f"this {missing(asked)}"
-    # Installed in part: such a package asked for something. Or of another release: fedsz did. What
-    # comes before fedsz in the traceback, as click does in a command, has asked for nothing.
-    importers: list[str | None] = []
-    for frame, _line in walk_tb(err.__traceback__):
-        module = frame.f_globals.get("__name__", "")
-        importers = [] if module.startswith("fedsz") else [*importers, _package_of(module)]
-    package = next(filter(None, [*importers, asked]), None)
-    if package is None:
-        return None
-    return f"{_release(package)} does not work here: {one_line(str(err))}{_advice(package)}"
+    package = _package_of(err.name or "")
+    return None if package is None or _is_here(package) else f"this {missing(package)}"
 
 
 def _package_of(module: str) -> str | None:
@@ -114,13 +100,3 @@ def _advice(package: str) -> str:
     if extra is None:
         return ""
     return f": pip install 'fedsz[{extra}]'" if extra else ": pip install fedsz"
-
-
-def _release(package: str) -> str:
-    """Return the name under which a package is installed, with its release."""
-    from importlib import metadata  # takes longer to import than most of this module's callers
-
-    top = package.partition(".")[0]
-    for distribution in metadata.packages_distributions().get(top, []):
-        return f"{distribution} {metadata.version(distribution)}"
-    return f"the package {package!r}"

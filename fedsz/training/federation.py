@@ -27,14 +27,18 @@ from fedsz.flower.strategy import StreamingFedAvg
 from fedsz.flower.update import Update
 from fedsz.privacy.budget import NoiseAt, PrivacyPlan
 from fedsz.privacy.flower_average import PrivateFedAvg
+from fedsz.privacy.flower_server import SecureSum
+from fedsz.privacy.graph import Assumptions
+from fedsz.privacy.identity import CertificateVerifier
 from fedsz.training.events import to_json
 from fedsz.training.model_state import arrays_of, load, start_from
 from fedsz.training.options import RunConfig, options
 from fedsz.training.run_folder import Checkpoint, Resumed
-from fedsz.training.secure_ring import require_room, secure_of
 from fedsz.training.seeding import seed_of, seeded
 from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
+from fedsz.transport.credentials import revoked_serials
+from fedsz.whole_files import read_bytes
 
 LONGEST: Final = 1e9  # seconds that a client may say it trained
 # The server evaluates, so that clients do nothing but train.
@@ -64,24 +68,19 @@ def prepare(config: RunConfig) -> Problem:
     """Return what ``config`` asks to learn, having checked all that the server can check.
 
     Raises:
-        ConfigError: a task, codec, policy or anything the task asks for that does not exist; or
-            the ring of secure sums is too small for so many clients.
+        ConfigError: a task, codec, policy or anything the task asks for that does not exist.
         CodecUnavailable: the codec's library is not installed here.
         DataError: the held-out set is not there.
         TaskError: the task failed.
         ModelMismatch: the initial weights are those of another model.
     """
     _ = controller_of(config), rules_of(config), deadlines_of(config)
-    strategy, secure = strategy_of(config), secure_of(config)
+    _ = strategy_of(config), secure_of(config)
     config.compression.require()
     task = load_task(config)
     model = task.build_model()
     if config.initial:
         start_from(model, Path(config.initial))
-    if secure and config.dp_sampling == 1:
-        asked = min(config.clients_per_round or config.min_clients, config.min_clients)
-        privacy = strategy.plan if isinstance(strategy, PrivateFedAvg) else None
-        require_room(secure, privacy, arrays_of(model), asked)
     return Problem(task, model, task.load_test())
 
 
@@ -308,6 +307,23 @@ def strategy_of(config: RunConfig) -> StreamingFedAvg:
         **replies,
         **_NO_EVALUATION,
     )
+
+
+def secure_of(config: RunConfig) -> SecureSum | None:
+    """Return how updates are summed that the server must not see; None if it may.
+
+    Keys are signed if clients need certificates.
+
+    Raises:
+        ConfigError: bits are not 2 to 32, or a file is not what it should be.
+    """
+    if not config.secure_sum:
+        return None
+    if not config.tls_ca or config.insecure:
+        return SecureSum(config.secure_sum)
+    revoked = revoked_serials(config.client_file) if config.client_file else ()
+    verifier = CertificateVerifier(read_bytes(config.tls_ca), revoked)
+    return SecureSum(config.secure_sum, Assumptions(signed=True), verifier)
 
 
 def privacy_of(config: RunConfig) -> PrivacyPlan | None:

@@ -60,20 +60,12 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         DataError: the held-out set is not there.
         LinkError: the port is in use.
     """
-    failures, totals = dict[str, dict[str, int]](), Traffic()
-    rounds, seconds = 0, 0.0
-
-    def count(record: RoundRecord) -> None:
-        nonlocal failures, totals, rounds, seconds
-        failures = count_failures(record.failures, failures)
-        totals = totals.plus(record, most=0)
-        rounds, seconds = record.round, seconds + record.seconds
-
     _require_options(config)
     folder = RunFolder.resume(Path(config.resume), config) if config.resume else None
     resumed = folder.resumed if folder else None
+    sums = _Sums()
     for record in resumed.history() if resumed else ():
-        count(record)
+        sums.add(record)
     # The weights to start from are in the checkpoint, if there is one.
     problem = prepare(dataclasses.replace(config, initial="") if resumed else config)
     # Each round collects garbage; it need not look through all that torch has brought.
@@ -81,22 +73,13 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
     grid = _grid_of(config, problem, resumed, on_event)
     with grid:
         folder = folder or RunFolder.create(_repeatable(config))
-        first = resumed.checkpoint.done.round + 1 if resumed else 0
-        plan = privacy_of(config)
-        on_event(
-            Listening(
-                grid.port,
-                str(folder.path),
-                config.min_clients,
-                first,
-                config.rounds,
-                str(plan) if plan else "",
-            )
-        )
+        path, first = str(folder.path), resumed.checkpoint.done.round + 1 if resumed else 0
+        clients, privacy = config.min_clients, str(privacy_of(config) or "")
+        on_event(Listening(grid.port, path, clients, first, config.rounds, privacy))
         start = time.monotonic()
 
         def tell_round(record: RoundRecord) -> None:
-            count(record)
+            sums.add(record)
             on_event(record)
 
         federate(
@@ -112,9 +95,24 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
         )
         if first > config.rounds:
             _await_clients(grid, config)
-        took = time.monotonic() - start
-        on_event(Done(str(folder.path), took, failures, rounds, seconds, totals))
+        on_event(sums.done(path, time.monotonic() - start))
     folder.finish()
+
+
+class _Sums:
+    """What `Done` says of all rounds of a run."""
+
+    def __init__(self) -> None:
+        self._failures, self._totals = dict[str, dict[str, int]](), Traffic()
+        self._rounds, self._seconds = 0, 0.0
+
+    def add(self, record: RoundRecord) -> None:
+        self._failures = count_failures(record.failures, self._failures)
+        self._totals = self._totals.plus(record, most=0)
+        self._rounds, self._seconds = record.round, self._seconds + record.seconds
+
+    def done(self, folder: str, seconds: float) -> Done:
+        return Done(folder, seconds, self._failures, self._rounds, self._seconds, self._totals)
 
 
 def _require_options(config: RunConfig) -> None:

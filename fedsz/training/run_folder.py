@@ -8,8 +8,8 @@ what has been released, written before they are asked: a round that a crash cut 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from fedsz.formatting import count
 from fedsz.training.events import from_json
 from fedsz.training.options import TRAVEL, WATCHING, RunConfig, options
 from fedsz.transport.records_file import read_records, write_records
-from fedsz.whole_files import append_line, lock_folder, read_bytes, remove_parts, write_whole
+from fedsz.whole_files import append_line, lock_folder, remove_parts, write_whole
 
 CONFIG = "config.toml"
 ROUNDS = "rounds.jsonl"
@@ -40,7 +40,6 @@ UPDATES = "updates"  # a folder of files that are named by the digests in rounds
 
 UPDATE: Final = "update"  # the record in each of them
 _STATE: Final = "state"  # the record in RELEASED
-_PIECE: Final = 1 << 20  # bytes that are read at once
 _OF_FOLDER: Final = ("run_dir", "resume", "or_resume")  # options that name it
 _MAY_DIFFER: Final = (*_OF_FOLDER, "data_dir")  # in a run that is resumed
 _ABOUT, _MODEL, _STRATEGY = "about", "model", "strategy"
@@ -75,17 +74,17 @@ class Checkpoint:
             raise CorruptStream("the last round is no round")
         return done
 
-    def write(self, path: Path, folder: Mapping[str, str | int]) -> None:
+    def write(self, path: Path, size: int) -> None:
         """Write it whole, over that of the round before.
 
         Args:
             path: of the file.
-            folder: what identifies the folder that it belongs to; `read` compares it.
+            size: of rounds.jsonl before the round, in bytes.
 
         Raises:
             ConfigError: it cannot be written. What was there is there still.
         """
-        about: dict[str, Any] = {"run-id": self.run_id, "line": self.line, **folder}
+        about: dict[str, Any] = {"run-id": self.run_id, "line": self.line, "rounds-size": size}
         records: dict[str, Any] = {
             _ABOUT: ConfigRecord(about),
             _MODEL: to_record(dict(self.model)),
@@ -95,8 +94,8 @@ class Checkpoint:
         write_records(path, RecordDict(records))
 
     @classmethod
-    def read(cls, path: Path) -> tuple[Self, dict[str, Any]]:
-        """Return the checkpoint in a file, and the ``folder`` that it was written with.
+    def read(cls, path: Path) -> tuple[Self, int]:
+        """Return the checkpoint in a file, and the ``size`` that it was written with.
 
         Raises:
             FileNotFoundError: there is none.
@@ -104,7 +103,7 @@ class Checkpoint:
         """
         try:
             records: Any = read_records(path)
-            about = dict(records[_ABOUT])
+            about: Any = records[_ABOUT]
             of_grid = {
                 name.removeprefix(_GRID): records[name]
                 for name in list(records)
@@ -112,10 +111,10 @@ class Checkpoint:
             }
             model = views_of(records[_MODEL])
             strategy = views_of(records[_STRATEGY]) if _STRATEGY in records else {}
-            run_id = about.pop("run-id")
-            checkpoint = cls(about.pop("line"), model, RecordDict(of_grid), run_id, strategy)
+            grid = RecordDict(of_grid)
+            checkpoint = cls(about["line"], model, grid, about["run-id"], strategy)
             _ = checkpoint.done
-            return checkpoint, about
+            return checkpoint, int(about["rounds-size"])
         except FileNotFoundError:
             raise
         except (OSError, KeyError, TypeError, AttributeError, FedszError) as err:
@@ -145,9 +144,7 @@ class RunFolder:
     def __init__(self, path: Path, lock: IO[bytes], resumed: Resumed | None = None) -> None:
         self.path, self.resumed = path, resumed
         self._lock = lock  # held for as long as this lives
-        self._config = hashlib.sha256(read_bytes(path / CONFIG)).hexdigest()
-        self._lines = hashlib.sha256()  # of rounds.jsonl so far
-        self._size = 0
+        self._size = 0  # bytes of rounds.jsonl so far
 
     @classmethod
     def create(cls, config: RunConfig) -> Self:
@@ -187,18 +184,18 @@ class RunFolder:
         for name in (CONFIG, ROUNDS, MODEL, CHECKPOINT, RELEASED):
             remove_parts(path / name)
         try:
-            checkpoint, of = Checkpoint.read(path / CHECKPOINT)
+            checkpoint, size = Checkpoint.read(path / CHECKPOINT)
         except FileNotFoundError:
             folder._begin_again(config)
             return folder
-        folder._mend(checkpoint, of)
+        folder._mend(checkpoint, size)
         checkpoint = dataclasses.replace(checkpoint, strategy=folder._released(checkpoint))
         folder.resumed = Resumed(checkpoint, partial(read_rounds, path))
         return folder
 
     def keep(self, checkpoint: Checkpoint) -> None:
         """Write what the run goes on from, then the round's line, then its model."""
-        checkpoint.write(self.path / CHECKPOINT, self._identity())
+        checkpoint.write(self.path / CHECKPOINT, self._size)
         self._add(checkpoint.line)
         self._save(checkpoint)
 
@@ -220,14 +217,6 @@ class RunFolder:
         for name in (CHECKPOINT, RELEASED):
             (self.path / name).unlink(missing_ok=True)
         self.close()
-
-    def _identity(self) -> dict[str, str | int]:
-        """Return what tells the folder apart from those of other runs, and of later rounds."""
-        return {
-            "config": self._config,
-            "rounds-size": self._size,
-            "rounds": self._lines.hexdigest(),
-        }
 
     def _released(self, checkpoint: Checkpoint) -> Mapping[str, NDArray]:
         """Return the strategy's state, with what has been released since the checkpoint."""
@@ -257,32 +246,26 @@ class RunFolder:
             f" --initial {self.path / MODEL}"
         )
 
-    def _mend(self, checkpoint: Checkpoint, of: Mapping[str, Any]) -> None:
+    def _mend(self, checkpoint: Checkpoint, size: int) -> None:
         """Bring rounds.jsonl and the model to where the checkpoint is.
 
         A crash can leave them before it, within a line or a file; never after it.
         """
         path, line = self.path / ROUNDS, f"{checkpoint.line}\n".encode()
-        self._size = int(of.get("rounds-size", 0))
-        self._lines = hashlib.sha256()
-        for piece in _pieces(path, self._size):
-            self._lines.update(piece)
-        last = b"".join(_pieces(path, len(line) + 1, self._size))
-        if dict(of) != self._identity() or not line.startswith(last):
-            what = CONFIG if of.get("config") != self._config else ROUNDS
-            raise ConfigError(
-                f"{self.path / CHECKPOINT} is of another run than {self.path / what}; nothing was"
-                " changed"
-            )
-        if last != line:
-            write_whole(path, itertools.chain(_pieces(path, self._size), [line]))
-        self._lines.update(line)
-        self._size += len(line)
+        with cannot(f"write {path}"), path.open("r+b") as file:
+            there = file.seek(0, os.SEEK_END)
+            file.seek(size)
+            if there < size or not line.startswith(file.read(len(line) + 1)):
+                raise ConfigError(
+                    f"{self.path / CHECKPOINT} is of another run than {path}; nothing was changed"
+                )
+            file.truncate(size)
+        self._size = size
+        self._add(checkpoint.line)
         self._save(checkpoint)
 
     def _add(self, line: str) -> None:
         append_line(self.path / ROUNDS, line)
-        self._lines.update(f"{line}\n".encode())
         self._size += len(line.encode()) + 1
 
     def _save(self, checkpoint: Checkpoint) -> None:
@@ -341,15 +324,6 @@ def read_rounds(folder: Path) -> Iterator[RoundRecord]:
                 raise ConfigError(f"cannot read rounds: {what}") from err
             if isinstance(event, RoundRecord):
                 yield event
-
-
-def _pieces(path: Path, size: int, start: int = 0) -> Iterator[bytes]:
-    """Yield what a file holds from ``start`` on, ``size`` bytes at most, in pieces."""
-    with cannot(f"read {path}"), path.open("rb") as file:
-        file.seek(start)
-        while piece := file.read(min(size, _PIECE)):
-            size -= len(piece)
-            yield piece
 
 
 def _fresh() -> str:

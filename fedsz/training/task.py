@@ -71,12 +71,7 @@ class Task(Protocol):
         """
 
 
-# Its methods, and what each takes.
-_PARAMETERS: Final = {
-    name: tuple(inspect.signature(method).parameters)[1:]
-    for name, method in vars(Task).items()
-    if inspect.isfunction(method) and not name.startswith("_")
-}
+METHODS: Final = ("build_model", "load_share", "load_test", "train", "evaluate")
 
 
 class Trained(NamedTuple):
@@ -177,8 +172,8 @@ class LoadedTask:
 def load_task(config: RunConfig) -> LoadedTask:
     """Return the task that ``config.task`` names: one of fedsz, or ``module:name``.
 
-    The module of a task that is not of fedsz may lie in the current folder. ``name`` is a class, or
-    an object that is a task.
+    The module of a task that is not of fedsz may lie in the current folder. ``name`` is a class or
+    function that makes a task, of the run's options if it takes an argument.
 
     Raises:
         ConfigError: there is no such module or name, the module cannot be imported, or what it
@@ -192,8 +187,11 @@ def load_task(config: RunConfig) -> LoadedTask:
         raise ConfigError(f"no task {config.task!r}; have {have}, and module:Class of your own")
     own = is_own_task(config.task)
     found = find_object(module, name, f"task {config.task!r}", own=own)
-    task = _made(found, config) if isinstance(found, type) or not _methods(found) else found
-    _check(task, config.task)
+    task = _made(found, config)
+    for method in METHODS:
+        if not callable(getattr(task, method, None)):
+            have = ", ".join(METHODS)
+            raise ConfigError(f"task {config.task!r} has no method {method!r}; a task has {have}")
     return LoadedTask(config.task, task, config.seed)
 
 
@@ -260,40 +258,12 @@ def _made(maker: Any, config: RunConfig) -> Any:
     """Return what a class or function makes, of the run's options if it takes an argument."""
     if not callable(maker):
         raise ConfigError(f"task {config.task!r} is a {type(maker).__name__}, which is no task")
-    parameters = inspect.signature(maker).parameters.values()
-    rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in rest]
-    takes = needed or [p.name for p in parameters if p.name == "config"]
-    if len(takes) > 1:
-        raise ConfigError(
-            f"task {config.task!r} needs arguments {', '.join(takes)}; it may take one, the run's"
-            " options"
-        )
     try:
-        return maker(config) if takes else maker()
+        return maker(config) if inspect.signature(maker).parameters else maker()
     except FedszError:
         raise
     except Exception as err:
         raise TaskError(f"{config.task} cannot be made: {_told(err)}") from err
-
-
-def _methods(task: Any) -> list[str]:
-    return [name for name in _PARAMETERS if callable(getattr(task, name, None))]
-
-
-def _check(task: Any, name: str) -> None:
-    """Refuse what lacks a method, or has one that takes other arguments."""
-    missing = [method for method in _PARAMETERS if method not in _methods(task)]
-    if missing:
-        raise ConfigError(
-            f"task {name!r} has no method {missing[0]!r}; a task has {', '.join(_PARAMETERS)}"
-        )
-    for method, parameters in _PARAMETERS.items():
-        try:
-            inspect.signature(getattr(task, method)).bind(*parameters)
-        except TypeError as err:
-            call = f"{method}({', '.join(parameters)})"
-            raise ConfigError(f"task {name!r} cannot be called as {call}: {err}") from None
 
 
 def _told(err: BaseException) -> str:

@@ -14,10 +14,9 @@ from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.monitoring.run_summary import row_of
 from fedsz.training.events import Listening, from_json, to_json
-from fedsz.training.federation import prepare, privacy_of, strategy_of
+from fedsz.training.federation import privacy_of, strategy_of
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CHECKPOINT, RELEASED, ROUNDS, RunFolder, read_rounds
-from tests.fleets import TASK
 from tests.training.test_resume import (
     LENGTH,
     CrashError,
@@ -187,24 +186,3 @@ def test_clients_that_noise_may_feed_back_what_compression_leaves_out() -> None:
     )
 
     assert strategy_of(config).quorum.min_replies == 1
-
-
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ({**SUM, "secure_sum": 8, "dp_epsilon": 8}, "needs a ring of [0-9]+ bits, got 8"),
-        ({"secure_sum": 2}, "of 8 clients need a ring of [0-9]+ bits or more, got 2"),
-    ],
-    ids=["noise", "sums"],
-)
-def test_a_ring_too_small_is_told_before_the_run(more: dict[str, Any], why: str) -> None:
-    options = {"task": TASK, "rounds": 10, **more}
-
-    with pytest.raises(ConfigError, match=why):
-        prepare(RunConfig(**options, min_clients=8))
-
-    enough = {**options, "secure_sum": 20}
-    assert prepare(RunConfig(**enough, min_clients=8)).model is not None
-    # Of samples, nobody knows how many they are of.
-    if "dp_epsilon" in more:
-        prepare(RunConfig(**options, min_clients=8, dp_sampling=0.5, dp_noise=20))

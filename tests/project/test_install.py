@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +29,7 @@ UNREAD: Final = {"lib64", "include"}
 BYTECODE: Final = 1.8  # times the source of all modules
 
 # Packages that come with what an extra names: Flower, data sets, Jinja.
-OF_OTHERS: Final = ("google.protobuf", "PIL", "huggingface_hub", "markupsafe", "ray")
+OF_OTHERS: Final = ("google.protobuf", "PIL", "markupsafe", "ray")
 
 OPTIONAL: Final = [name for extra, names in extras.EXTRAS.items() if extra for name in names]
 # A process in which nothing of the extras can be imported, nor what they bring.
@@ -244,42 +243,16 @@ def package(folder: Path, name: str, source: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ("__version__ = '1.28.0'", r"Flower 1.28.0 is too old: fedsz needs 1.38 or later"),
-        ("__version__ = '1.99.0'", r"flwr \d+\.\d+\.\d+ does not work here: .*flwr"),
-        ("import iterators_of_flower", r"does not work here: .*'iterators_of_flower'"),
-        ("raise ImportError('libfoo.so.1: cannot open')", r"does not work here: libfoo.so.1"),
-    ],
-    ids=["old", "of another make", "half installed", "without a library"],
-)
-def test_a_flower_that_does_not_fit_is_told_in_one_line(
-    source: str, says: str, tmp_path: Path
-) -> None:
+def test_a_flower_that_is_too_old_is_told_in_one_line(tmp_path: Path) -> None:
     code = (
         "try: import fedsz.flower\n"
         "except ImportError as err: print(type(err).__name__, err, sep=': ')"
     )
-    printed = run("-c", code, path=package(tmp_path, "flwr", source)).strip()
+    old = package(tmp_path, "flwr", "__version__ = '1.28.0'")
+    printed = run("-c", code, path=old).strip()
 
-    advice = r"pip install 'fedsz\[flower\]'"
-    assert re.fullmatch(rf"MissingPackage: .*{says}.*: {advice}", printed), printed
-
-
-@pytest.mark.parametrize(
-    ("broken", "command", "says"),
-    [
-        ("msgspec", "inspect a.fsz", r"fedsz: .*nowhere_to_be_found': pip install fedsz\n"),
-        ("flwr", "server --insecure", r"fedsz: flwr .*nowhere_to_be_found.*'fedsz\[flower\]'\n"),
-    ],
-)
-def test_a_command_blames_what_is_broken_and_not_what_started_it(
-    broken: str, command: str, says: str, tmp_path: Path
-) -> None:
-    folder = package(tmp_path, broken, "import nowhere_to_be_found")
-
-    assert re.fullmatch(says, run("-m", "fedsz", *command.split(), path=folder, status=2))
+    says = "Flower 1.28.0 is too old: fedsz needs 1.38 or later: pip install 'fedsz[flower]'"
+    assert printed == f"MissingPackage: {says}"
 
 
 @pytest.mark.repository
