@@ -1,6 +1,6 @@
 """What operating systems do each in their own way, in one place.
 
-fedsz is tested on Linux. Elsewhere it does without what is missing: `lacking` says what that is.
+fedsz runs on Linux. Elsewhere files are compressed and decompressed, with what there is.
 What confines a decoder is apart, in `fedsz.codecs.sandbox`.
 """
 
@@ -22,18 +22,6 @@ DESCRIPTORS: Final = 1 << 20  # that a process asks for where there is no limit
 _PROC: Final = Path("/proc")
 
 
-def lacking() -> list[str]:
-    """Return what this system cannot do, a line each; nothing on Linux."""
-    able = {
-        "locks files: two processes may work in one folder": find_spec("fcntl"),
-        "limits a decoder's memory": _prlimit(),
-        "raises the limit of open files": find_spec("resource"),
-        "ends what a process has started with it": hasattr(os, "killpg"),
-        "tells how much memory is free or taken": (_PROC / "self" / "status").exists(),
-    }
-    return [f"nothing {what}" for what, is_here in able.items() if not is_here]
-
-
 def cores() -> int:
     """Return how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):  # neither on macOS nor on Windows
@@ -50,14 +38,9 @@ def processor() -> str:
 
 
 def lock(file: IO[bytes]) -> bool:
-    """Lock a file until it is closed, or the process ends; return False if another process has it.
+    """Lock a file until it is closed or the process ends; False if another process has it."""
+    import fcntl
 
-    Where the system has no such locks, nobody is kept out.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -76,21 +59,15 @@ def make_names_durable(folder: Path) -> None:
 
 
 def shares(path: Path) -> bool:
-    """Say whether the owner of a file, who runs this process, lets others at it.
-
-    Where files have no such modes, nobody is known to.
-    """
+    """Say whether the owner of a file, who runs this process, lets others at it."""
     about = path.stat()
-    mine = hasattr(os, "getuid") and about.st_uid == os.getuid()
-    return mine and bool(about.st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+    return about.st_uid == os.getuid() and bool(about.st_mode & (stat.S_IRWXG | stat.S_IRWXO))
 
 
 def raise_descriptor_limit() -> int:
     """Let this process open as many files as it may, and return how many those are."""
-    try:
-        import resource
-    except ImportError:
-        return DESCRIPTORS
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -124,12 +101,7 @@ def kill_session(pid: int) -> None:
 
 def interrupt() -> None:
     """Have the main thread handle SIGTERM, whatever it waits for."""
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-    else:
-        import _thread
-
-        _thread.interrupt_main(signal.SIGTERM)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 def at_fork(

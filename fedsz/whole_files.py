@@ -85,8 +85,7 @@ def lock_folder(folder: Path, what: str) -> IO[bytes]:
 def lock_file(path: Path, taken: str, *, of: Path) -> IO[bytes]:
     """Lock a file until the returned one is closed, or the process ends.
 
-    The kernel frees the lock, so a killed process leaves none behind. Where it has none, see
-    `fedsz.system`, nobody is kept out.
+    The kernel frees the lock, so a killed process leaves none behind.
 
     Args:
         path: is made, with its folder, if it is not there.

@@ -13,7 +13,6 @@ from fedsz.cli.output import print_table, say
 @click.command("codecs")
 def codecs() -> None:
     """List the codecs with their settings, and what this machine lacks for them."""
-    from fedsz import system
     from fedsz.codecs import CODECS, sandbox
     from fedsz.spec_strings import settings_of
 
@@ -22,7 +21,7 @@ def codecs() -> None:
         for x in CODECS
     ]
     print_table(("codec", "kind", "settings", ""), rows)
-    for line in (*system.lacking(), *sandbox.lacking()):
+    for line in sandbox.lacking():
         say(f"on this system {line}")
 
 
