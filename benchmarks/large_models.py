@@ -168,7 +168,6 @@ def serve(what: str, size: Size, rounds: int) -> None:
         grid = FedSZGrid(link, on_round=keep)
         strategy = StreamingFedAvg(fraction_evaluate=0, min_train_nodes=1, min_available_nodes=1)
         result = strategy.start(grid, to_record(state), num_rounds=rounds, timeout=TIMEOUT)
-        grid.end_round()
     assert [record.round for record in told] == list(range(1, rounds + 1)), told
     assert layout_of(result.arrays).nbytes == nbytes
     took = {

@@ -350,7 +350,7 @@ def account(run: Path, rounds: int, received: Mapping[int, set[int]]) -> dict[st
         "replayed": compare(run),
         "kept_but_not_counted": sum(path.name not in digests for path in (run / UPDATES).iterdir()),
         "without_a_reply": dict(refused),
-        "refused_replies": refused.total() - refused["failed"] - refused["backoff"],
+        "refused_replies": refused.total() - refused["failed"],
     }
 
 

@@ -84,16 +84,16 @@ def failure_as_json(*, json: bool) -> Iterator[None]:
 
 
 def warn_of_update(config: RunConfig) -> None:
-    """Warn if a run's updates lose for good what they leave out."""
-    from fedsz.flower.round_statistics import why_biased
-
-    warn(why_biased(config.compression))
+    """Warn if a run's pipeline loses for good what it leaves out."""
+    sends = config.compression
+    if sends.pipeline is not None and sends.pipeline.biased:
+        what = f"update {sends.update!r} is biased, and what it leaves out is lost"
+        warn(f"{what}: write feedback> before its methods")
 
 
 def warn(why: str) -> None:
-    """Print a warning on stderr, or nothing where there is no reason for one."""
-    if why:
-        logging.getLogger(COMMAND).warning("warning: %s", why)
+    """Print a warning on stderr."""
+    logging.getLogger(COMMAND).warning("warning: %s", why)
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

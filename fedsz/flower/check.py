@@ -17,9 +17,8 @@ from fedsz.core.protocol import Request
 from fedsz.core.settings import LEAST_BYTES, Settings
 from fedsz.errors import ConfigError, ModelMismatch
 from fedsz.flower.grid import FedSZGrid
-from fedsz.flower.mod import APP_FAILED, FedSZMod
+from fedsz.flower.mod import FedSZMod
 from fedsz.flower.records import (
-    ROUND,
     TRAIN,
     bytes_of_arrays,
     is_sealed,
@@ -35,6 +34,7 @@ from fedsz.stream.inspection import inspect
 from fedsz.transport.local_grid import LocalGrid
 
 FINE, NOTE, FAILS = "fine", "note", "fails"
+ROUND: Final = "server-round"  # as Flower's strategies name it in a ConfigRecord
 NORM: Final = 1e6  # that clips nothing, for mods that ask for one; a run config may name another
 SHOWN: Final = 3  # names in a line
 # Flower's mods that change the arrays of a reply: they cannot work on a stream.
@@ -199,7 +199,7 @@ def _train(grid: Grid, content: RecordDict) -> str:
     (node,) = grid.get_node_ids()
     (reply,) = grid.send_and_receive([Message(content, node, TRAIN, group_id="1")])
     why = reply.error.reason if reply.has_error() else ""
-    return one_line(str(why).removeprefix(f"{APP_FAILED}: "))
+    return one_line(str(why))
 
 
 def _order(mods: list[Any]) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import deque
@@ -174,7 +175,8 @@ class FedBuff(StreamingFedAvg):
             message.metadata.ttl = timeout
         ids = grid.push_messages(streamed(messages))
         for node, message_id in zip(chosen, ids, strict=True):
-            self._out[node] = message_id, self._models
+            if message_id:
+                self._out[node] = message_id, self._models
         return set(chosen)
 
     def _add_record(self, mean: Mean, record: ArrayRecord, node: int, weight: float) -> None:
@@ -185,7 +187,7 @@ class FedBuff(StreamingFedAvg):
             why = f"{self._staleness} models are newer; at most {self.max_staleness} may be"
             raise RefusedReply(Refusal.STALE, why)
         update, terms, scale = record.opened()
-        share = self._share(node)
+        share = self._share(node) / math.sqrt(1 + self._staleness)
         self._recent.append(node)
         mean.add(update, terms, weight, scale * share)
 

@@ -6,13 +6,10 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import chain
-from typing import Any, Final, Self
+from typing import Any, Final
 
-import msgspec
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
@@ -28,16 +25,16 @@ from fedsz.flower.differential_privacy import is_private
 from fedsz.flower.guard import SumMaker
 from fedsz.flower.incoming import OpenedReply
 from fedsz.flower.incoming import Replies as ReplyChecks
-from fedsz.flower.liveness import Backoff, Deadlines, Quorum
+from fedsz.flower.liveness import Deadlines
 from fedsz.flower.outgoing import OpenRequest, Sender
 from fedsz.flower.polling import NOT_TAKEN
-from fedsz.flower.records import is_round, is_training, round_of
-from fedsz.flower.refusal import BLAMELESS, Refusal, kind_of, reason, reason_of
+from fedsz.flower.records import is_round, is_training
+from fedsz.flower.refusal import Refusal, kind_of, reason, reason_of
 from fedsz.flower.requests import NO_REPLY, Outcome, Requests
 from fedsz.flower.round_statistics import RoundStatistics
-from fedsz.flower.rules import FLEET, NO_LIMIT, Rules, weight_of
+from fedsz.flower.rules import FLEET, NO_LIMIT, Rules
 from fedsz.flower.wrapped_grid import WrappedGrid, wraps
-from fedsz.transport.replies import Replies, takes_replies_as_they_come
+from fedsz.transport.replies import takes_replies_as_they_come
 
 # Flower shows what is logged below its own logger, also from inside of an app.
 logger = logging.getLogger("flwr.fedsz")
@@ -50,8 +47,8 @@ class FedSZGrid(WrappedGrid):
 
     A model is encoded once for all clients, with the settings by which they compress their replies.
     Each reply is decoded before the strategy sees it: its step is put onto the strategy's own
-    model. Each round is logged with the bytes that it saved. An error bound that is named holds
-    exactly; a warning says if it loses most of an update.
+    model. Each round is logged with the bytes that it saved, and the share of the
+    updates that arrived. An error bound that is named holds exactly.
 
     A reply that does not decode, or that has other names or shapes than the model, becomes an error
     reply: counted, logged with its reason, left out by the strategy. Where all clients reply a part
@@ -59,8 +56,7 @@ class FedSZGrid(WrappedGrid):
     reason. Arrays go out and come in in the dtypes of the first model sent, whatever a strategy
     made of them since. Replies to messages that do not train, and models below 1 kB, are exact.
 
-    Where messages name their round, as those of Flower's strategies do, the first round after
-    others begins a new run: nothing of the one before is used.
+    A Grid is of one run: make one for each `start` of a strategy.
 
     Args:
         inner: the Grid that carries the messages.
@@ -73,20 +69,19 @@ class FedSZGrid(WrappedGrid):
             a client holds, within a bound such as "std:1".
         shared_initial: whether clients may have the first model; see `FedSZMod`.
         policy: who decides all of this before each round: "auto", the default; "fixed", that where
-            a bound, threshold, rule, update or downlink is named; or another of `fedsz.control`.
+            a bound, threshold, rule, update or downlink is named; or another of `fedsz.control`. Or
+            a Controller, of a server that ends each round itself by `end_round`.
         tolerance: points of accuracy that compression may cost, for policies that ask.
         rounds: how many there will be, for policies that ask; a Grid cannot see that.
         same_model: whether replies must have the names and shapes of the model, or of each other.
         rules: what else replies must keep to before they count. None: nothing but what makes them
             an update, so an app runs as it does without fedsz. `Rules`. Or "fleet": their defaults,
-            and those of deadlines and min_replies, for clients that may fail or lie.
+            and those of deadlines, for clients that may fail or lie.
         deadlines: how long a `GrpcGrid` waits for slow clients; with "fleet" see `Deadlines`, else
             as long as the app says.
-        min_replies: usable replies that a round of training needs, with "fleet" 1. With fewer, or
-            without weight, all become error replies, at which Flower's strategies keep the model.
-            Three such rounds raise `fedsz.errors.TooFewReplies`. `StreamingFedAvg` has its own.
         on_round: called with the record of each round of training once its replies are in.
         secure: adds up updates without reading any, and without ``rules``; see `SecureSum`.
+        seed: of the methods' random numbers, 0 to 2^64 - 1; None for another in each run.
 
     Raises:
         ConfigError: one of these is out of range or does not exist.
@@ -112,106 +107,54 @@ class FedSZGrid(WrappedGrid):
         decay: float = DEFAULT.decay,
         downlink: ErrorBound | float | str | None = None,
         shared_initial: bool = False,
-        policy: str | None = None,
+        policy: str | Controller | None = None,
         tolerance: float = DEFAULT_TOLERANCE,
         rounds: int | None = None,
         same_model: bool = True,
         rules: Rules | str | None = None,
         deadlines: Deadlines | None = None,
-        min_replies: int | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
         secure: SumMaker | None = None,
+        seed: int | None = None,
     ) -> None:
         if wraps(inner, FedSZGrid):
             raise ConfigError("this Grid is a FedSZGrid already: wrap it once")
+        super().__init__(inner)
         named = {"error_bound": error_bound, "threshold": threshold, "rule": rule}
         named |= {"update": update, "downlink": downlink}
-        policy, config = asked_for(policy, named, decay=decay, codec=codec, lossless=lossless)
-        new = partial(Controller, policy, config, tolerance=tolerance, rounds=rounds)
-        self._new_controller: Callable[[], Controller] | None = new
-        controller = new()
-        if SENSITIVITY in controller.needs:
-            raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
-        is_fleet, least = rules == FLEET, min_replies or 1
-        self._quorum = Quorum(least) if is_fleet or min_replies is not None else None
-        deadlines = deadlines or (Deadlines(quorum=least) if is_fleet else Deadlines(math.inf))
+        self._ends_rounds = not isinstance(policy, Controller)
+        if isinstance(policy, Controller):
+            controller = policy
+        else:
+            policy, config = asked_for(policy, named, decay=decay, codec=codec, lossless=lossless)
+            controller = Controller(policy, config, tolerance=tolerance, rounds=rounds)
+            if SENSITIVITY in controller.needs:
+                raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
+        deadlines = deadlines or (Deadlines() if rules == FLEET else Deadlines(math.inf))
         rules = Rules.of(rules)
-        statistics = RoundStatistics(inner, controller, logs=True, on_round=on_round)
-        known: Any = {"shared_initial": shared_initial, "same_model": same_model}
-        self._set_up(inner, statistics, rules, deadlines, secure, **known)
-
-    @classmethod
-    def controlled(
-        cls,
-        inner: Grid,
-        controller: Controller,
-        rules: Rules,
-        deadlines: Deadlines,
-        seed: int | None = None,
-        secure: SumMaker | None = None,
-    ) -> Self:
-        """Return a Grid for a server that ends its rounds itself; see `end_round`.
-
-        Args:
-            inner: the Grid that carries the messages.
-            controller: decides how each round is sent, from the record of the round before.
-            rules: what replies must keep to.
-            deadlines: how long they are awaited.
-            seed: of the methods' random numbers; None for another in each run.
-            secure: adds up updates without reading any.
-        """
-        grid = cls.__new__(cls)
-        grid._quorum = grid._new_controller = None
-        statistics = RoundStatistics(inner, controller, logs=False)
-        grid._set_up(inner, statistics, rules, deadlines, secure, shared_initial=True, seed=seed)
-        return grid
-
-    def _set_up(
-        self,
-        inner: Grid,
-        statistics: RoundStatistics,
-        rules: Rules,
-        deadlines: Deadlines,
-        secure: SumMaker | None,
-        *,
-        shared_initial: bool,
-        same_model: bool = True,
-        seed: int | None = None,
-    ) -> None:
-        super().__init__(inner)
         if secure is not None:  # nothing can be checked of a masked update
             rules = replace(rules, max_client_share=1.0, max_update_norm=NO_LIMIT)
         self.is_secure, self._lock = secure is not None, threading.RLock()
-        self._statistics, self._rules, self._deadlines = statistics, rules, deadlines
-        self._secure = secure
-        self._new_sender = partial(Sender, shared_initial=shared_initial, seed=seed)
-        self._new_checks = partial(ReplyChecks, rules, same_model=same_model and secure is None)
-        self._begin_run()
-
-    def _begin_run(self) -> None:
-        """Know nothing of clients, as in a new process: neither models, residuals nor norms."""
-        self._numbers: dict[str, tuple[int, set[int]]] = {}  # by type: the round, and its nodes
-        self._sender, self._checks = self._new_sender(), self._new_checks()
-        self._requests = Requests(
-            self.inner, self._sender, self._statistics, self._deadlines, self._lock
+        self._deadlines = deadlines
+        self._statistics = RoundStatistics(
+            inner, controller, logs=self._ends_rounds, on_round=on_round
         )
-        self._backoff, self._asked, self._failed = Backoff(), set[int](), set[int]()
+        self._sender = Sender(shared_initial=shared_initial, seed=seed)
+        self._checks = ReplyChecks(rules, same_model=same_model and secure is None)
+        self._requests = Requests(inner, self._sender, self._statistics, deadlines, self._lock)
+        self._asked = set[int]()
         self._waiting = deque[Iterator[Message]]()  # replies that were pulled, and are not judged
-        self._early: list[
-            Outcome
-        ] = []  # that wait for others, by which it is known what is typical
+        self._early: list[Outcome] = []  # wait for others, by which it is known what is typical
         self._is_streamed = False  # whether the last push takes replies one at a time
         self._is_open = False  # whether a round of training has begun, and not ended
         self._purpose: tuple[str, tuple[int, ...]] = "", ()
-        self._sums = None
-        if self._secure is not None:
-            self._sums = self._secure.of_run(self, self._statistics, self._rules.weighted_by)
+        weighted_by = rules.weighted_by
+        self._sums = secure.of_run(self, self._statistics, weighted_by) if secure else None
 
     def state(self) -> RecordDict:
         """Return what the Grid remembers of the rounds so far, for `restore` in another process."""
         sent, records = self._sender.state()
         entries: Any = {"sender": sent, "checks": self._checks.state()}
-        entries["backoff"] = msgspec.msgpack.encode(self._backoff)
         sums = self._sums.state() if self._sums else {}
         return RecordDict({_STATE: ConfigRecord(entries), **records, **sums})
 
@@ -226,7 +169,6 @@ class FedSZGrid(WrappedGrid):
             entries = records[_STATE]
             self._sender.restore(entries["sender"], records, self._statistics.decision.config)
             self._checks.restore(entries["checks"])
-            self._backoff = msgspec.msgpack.decode(entries["backoff"], type=Backoff)
             if self._sums:
                 self._sums.restore(records)
         except (KeyError, TypeError, ValueError) as err:
@@ -247,32 +189,21 @@ class FedSZGrid(WrappedGrid):
     def end_round(self, **measured: Any) -> RoundRecord:
         """Return the record of the round that is over, and decide how the next one is sent.
 
-        An app that uses `send_and_receive` need not call this: a round ends when its replies are
-        in. Then it returns that round's record, with what was measured since.
+        For a server that has passed a Controller. Other rounds end when their replies are in.
 
         Args:
             measured: fields of `fedsz.control.record.RoundRecord` that no Grid can know: accuracy,
                 loss, spread, sensitivity, train_seconds and test_seconds.
         """
         with self._lock:
-            ends_itself = self._new_controller is not None
-            if ends_itself and not self._is_open and (ended := self._statistics.amend(measured)):
-                return ended
-            replies = list(self._statistics.replies)
-            self._failed |= {
-                reply.node
-                for reply in replies
-                if reply.refused and kind_of(reply.refused) not in BLAMELESS
-            }
-            answered = {reply.node for reply in replies if reply.trains} - self._failed
-            if not self._rules.tolerant:
-                self._backoff.end_round(answered, self._failed)
-            self._checks.end_round(replies)
-            self._asked, self._failed, self._is_open = set(), set(), False
-            record = self._statistics.end(measured)
-            if self._new_controller is None:
-                self._statistics.decide()
+            record = self._end(measured)
+            self._statistics.decide()
             return record
+
+    def _end(self, measured: Mapping[str, Any]) -> RoundRecord:
+        self._checks.end_round(self._statistics.replies)
+        self._asked, self._is_open = set(), False
+        return self._statistics.end(measured)
 
     def take_traffic(self) -> Traffic:
         """Return what was counted since the last call, or since the start.
@@ -284,22 +215,19 @@ class FedSZGrid(WrappedGrid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Encode and push; see Flower's `Grid`.
 
-        Rounds of `StreamedRequest`s may overlap: a reply may come when later models are out. Each
-        message has an id: an error reply is pulled by that of one that the inner Grid did not take.
+        Rounds of `StreamedRequest`s may overlap: a reply may come when later models are out. The id
+        of a message that the inner Grid did not take is "", as an HttpGrid of Flower says it.
         """
         pushed = list(messages)
         if self._sums_up(pushed):
             raise ConfigError("a secure sum waits for its clients: use send_and_receive")
-        self._note_run(pushed)
         self._is_streamed = takes_replies_as_they_come(pushed)
-        batch, backed_off = self.open(pushed, streamed=self._is_streamed)
-        ids = dict(zip((asked.node for asked in batch), self._requests.push(batch), strict=True))
-        for asked in batch:
-            if not ids[asked.node]:
-                self.fail(asked.node, NOT_TAKEN, Refusal.FAILED, trains=asked.trains)
-                ids[asked.node] = self._requests.not_sent(self._requests.error(asked, NOT_TAKEN))
-        ids |= {m.metadata.src_node_id: self._requests.not_sent(m) for m in backed_off}
-        return [ids[message.metadata.dst_node_id] for message in pushed]
+        batch = self.open(pushed, streamed=self._is_streamed)
+        ids = self._requests.push(batch)
+        for asked, message_id in zip(batch, ids, strict=True):
+            if not message_id:
+                self.fail(asked.node, NOT_TAKEN, Refusal.FAILED)
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Pull and decode; see Flower's `Grid`.
@@ -312,7 +240,7 @@ class FedSZGrid(WrappedGrid):
         outcomes = self._early + self._requests.pull(wanted)
         waits = self._is_streamed and self._checks.lacks_typical
         self._early = outcomes if waits and len(outcomes) < len(self._requests) else []
-        found = self._requests.pull_not_sent(wanted)
+        found: list[Message] = []
         if outcomes and not self._early:
             self._waiting.append(self._judged(outcomes))
         while self._waiting:
@@ -325,28 +253,18 @@ class FedSZGrid(WrappedGrid):
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Sequence[Message]:
+    ) -> Iterable[Message]:
         """Return the replies to ``messages``, with plain arrays.
 
-        Those to `StreamedRequest`s keep theirs sealed, and come while they are read.
+        Those to `StreamedRequest`s keep theirs sealed, and come while they are read, once.
 
         Raises:
-            TooFewReplies: three rounds in a row did not count, or all replies of one were refused.
+            TooFewReplies: all replies of a round of training were refused.
         """
         pushed = list(messages)
         if takes_replies_as_they_come(pushed) and not self._sums_up(pushed):
-            ends = is_training(pushed) and is_round(pushed)
-            coming = self._stream(pushed, timeout)
-            return Replies(coming, checked, self._end_if_open if ends else _do_nothing)
-        trains = is_training(pushed) and is_round(pushed)
-        if self._quorum and trains:
-            self._quorum.begin()
-        replies = list(self._stream(pushed, timeout))
-        if self._quorum and is_round(pushed):
-            replies = self._of_quorum(self._quorum, replies, trains=trains)
-        if trains:
-            self._end_if_open()
-        return replies
+            return self.stream_replies(pushed, timeout=timeout)
+        return list(self.stream_replies(pushed, timeout=timeout))
 
     def stream_replies(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -364,27 +282,26 @@ class FedSZGrid(WrappedGrid):
 
     def _end_if_open(self) -> None:
         """End a round of training whose replies are in, unless the server does so itself."""
-        if self._is_open and self._new_controller is not None:
-            self.end_round()
+        with self._lock:
+            if self._is_open and self._ends_rounds:
+                self._end({})
 
     def _stream(self, pushed: list[Message], timeout: float | None) -> Iterator[Message]:
         """Send messages now, and return an iterator over the replies that pass."""
-        self._note_run(pushed)
         if self._sums and self._sums_up(pushed):
             with self._lock:
                 self._begin_round(pushed, {message.metadata.dst_node_id for message in pushed})
             return iter(self._sums.replies(pushed, timeout))
-        sealed = takes_replies_as_they_come(pushed)
-        batch, backed_off = self.open(pushed, streamed=sealed)
-        return chain(backed_off, self.outcomes(batch, timeout))
+        batch = self.open(pushed, streamed=takes_replies_as_they_come(pushed))
+        return self.outcomes(batch, timeout)
 
     def _sums_up(self, pushed: list[Message]) -> bool:
         return self._sums is not None and self._sums.takes(pushed)
 
     def open(
         self, pushed: list[Message], *, streamed: bool, begins: bool = True
-    ) -> tuple[list[OpenRequest], list[Message]]:
-        """Return the requests of a push, and error replies to messages that are not to be sent.
+    ) -> list[OpenRequest]:
+        """Return the requests of a push.
 
         Args:
             pushed: messages of one type.
@@ -392,17 +309,12 @@ class FedSZGrid(WrappedGrid):
             begins: whether a round may begin with them; else the open one goes on.
         """
         if not pushed:
-            return [], []
-        trains = is_training(pushed)
+            return []
         with self._lock:  # some servers push from a thread for each client
-            backed_off = [r for m in pushed if trains and (r := self._backed_off(m))]
-            silent = {reply.metadata.src_node_id for reply in backed_off}
-            asked = [m for m in pushed if m.metadata.dst_node_id not in silent]
-            if trains and begins:
-                self._begin_round(pushed, {m.metadata.dst_node_id for m in asked})
+            if begins and is_training(pushed):
+                self._begin_round(pushed, {m.metadata.dst_node_id for m in pushed})
             decision, base = self._statistics.decision, self._statistics.controller.base
-            opened = self._sender.open(asked, decision, base, streamed=streamed) if asked else []
-        return opened, backed_off
+            return self._sender.open(pushed, decision, base, streamed=streamed)
 
     def _begin_round(self, pushed: list[Message], nodes: set[int]) -> None:
         """Begin a round of training, unless a push goes on with the one that is open.
@@ -423,35 +335,12 @@ class FedSZGrid(WrappedGrid):
             self._end_if_open()
             if is_private(pushed[0].content):
                 self._statistics.controller.private = True  # bounds go by the round number alone
-            if self._new_controller is not None:
+            if self._ends_rounds:
                 self._statistics.decide()
             self._sender.round += 1
             self._is_open, self._purpose, self._asked = True, purpose, set()
         self._asked |= nodes
         self._checks.begin_round(len(self._asked))
-
-    def _backed_off(self, message: Message) -> Message | None:
-        """Return an error reply to a message whose receiver is not asked in this round."""
-        node = message.metadata.dst_node_id
-        if not (why := self._backoff.why(node)):
-            return None
-        self.fail(node, f"{Refusal.BACKOFF}: {why}", Refusal.BACKOFF, trains=True)
-        return compat.error_reply(message.metadata, compat.ErrorCode.MOD_FAILED_PRECONDITION, why)
-
-    def _note_run(self, pushed: list[Message]) -> None:
-        """Begin a new run where a round is of an earlier number than the last, or of it again."""
-        if self._new_controller is None or (number := round_of(pushed)) is None:
-            return
-        kind, nodes = pushed[0].metadata.message_type, {m.metadata.dst_node_id for m in pushed}
-        with self._lock:
-            last, asked = self._numbers.get(kind, (-1, set[int]()))
-            if number < last or (number == last and not nodes.isdisjoint(asked)):
-                logger.info("fedsz: round %d after round %d: a new run begins", number, last)
-                self._end_if_open()
-                self._statistics.begin_run(self._new_controller())
-                self._begin_run()
-                asked = set()
-            self._numbers[kind] = number, nodes | (asked if number == last else set())
 
     def outcomes(self, batch: Sequence[OpenRequest], timeout: float | None) -> Iterator[Message]:
         """Send requests now, and return an iterator over the replies that pass, or errors."""
@@ -469,10 +358,9 @@ class FedSZGrid(WrappedGrid):
                 if message.has_error():
                     deadline.refused(message)
                 yield message
-            deadline.end()
         finally:
             for asked in self._requests.close(batch):
-                self.fail(asked.node, NO_REPLY, Refusal.FAILED, trains=asked.trains)
+                self.fail(asked.node, NO_REPLY, Refusal.FAILED)
 
     def _one_by_one(self, outcomes: Iterable[Outcome]) -> Iterator[Message]:
         for outcome in outcomes:
@@ -492,7 +380,6 @@ class FedSZGrid(WrappedGrid):
                     outcome.asked.node,
                     reason_of(outcome.reply),
                     Refusal.FAILED,
-                    trains=outcome.asked.trains,
                 )
                 yield outcome.reply
                 continue
@@ -532,14 +419,12 @@ class FedSZGrid(WrappedGrid):
     def _refused(self, asked: OpenRequest, reply: Message, err: FedszError) -> Message:
         if asked.evaluates and kind_of(err) is Refusal.METRIC:
             self._statistics.evaluated(reply)  # a loss that is not finite is news of the model
-        self.fail(asked.node, reason(err), kind_of(err), trains=asked.trains)
+        self.fail(asked.node, reason(err), kind_of(err))
         return compat.error_in_place_of(reply, reason(err))
 
-    def fail(self, node: int, why: str, kind: Refusal, *, trains: bool) -> None:
-        """Count a message without a usable reply; only those that train count against a node."""
+    def fail(self, node: int, why: str, kind: Refusal) -> None:
+        """Count a message without a usable reply."""
         logger.warning("node %d left out: %s", node, why)
-        if trains and kind not in BLAMELESS:
-            self._failed.add(node)
         self._statistics.failed(node, why, kind)
 
     def withdraw(self, nodes: Iterable[int], why: RefusedReply) -> None:
@@ -548,26 +433,6 @@ class FedSZGrid(WrappedGrid):
         for reply in self._statistics.replies:
             if reply.node in known:
                 reply.withdrawn = reply.withdrawn or why
-
-    def _weighs(self, reply: Message) -> bool:
-        try:
-            return weight_of(reply.content, self._rules.weighted_by) != 0
-        except RefusedReply:
-            return True  # of an evaluation, which is the app's own
-
-    def _of_quorum(self, quorum: Quorum, replies: list[Message], *, trains: bool) -> list[Message]:
-        """Return the replies of a round, or errors in their place if it does not count."""
-        good = [reply for reply in replies if not reply.has_error()]
-        weighs = any(self._weighs(reply) for reply in good)
-        usable = len(good) if weighs else 0
-        if quorum.reached(usable) if trains else usable:
-            return replies
-        why = quorum.why if trains else "no reply has any weight"
-        refused = RefusedReply(Refusal.QUORUM, f"the round does not count: {why}")
-        self.withdraw((reply.metadata.src_node_id for reply in good), refused)
-        if trains:
-            quorum.require()
-        return [m if m.has_error() else compat.error_in_place_of(m, str(refused)) for m in replies]
 
 
 def compressed(app: ServerApp, *args: Any, **options: Any) -> ServerApp:
@@ -595,21 +460,3 @@ def compressed(app: ServerApp, *args: Any, **options: Any) -> ServerApp:
         app(FedSZGrid(grid, *args, **options), context)
 
     return outer
-
-
-def checked(reply: Message) -> Message:
-    """Return a reply whose sealed arrays all decode and may count, or an error reply in its place.
-
-    A strategy that decodes them after that is spared what they may raise.
-    """
-    records = {} if reply.has_error() else compat.records_in(reply.content, ArrayRecord)
-    try:
-        for record in records.values():
-            len(record)
-    except FedszError as err:
-        logger.warning("node %d left out: %s", reply.metadata.src_node_id, reason(err))
-        return compat.error_in_place_of(reply, reason(err))
-    return reply
-
-
-def _do_nothing() -> None: ...

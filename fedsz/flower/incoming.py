@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,8 +23,10 @@ from fedsz.flower.records import (
     layout_of,
     note_of,
     replaced,
+    to_record,
+    with_passthrough,
 )
-from fedsz.flower.refusal import refusing_failures
+from fedsz.flower.refusal import Refusal, refusing_failures
 from fedsz.flower.requests import Outcome
 from fedsz.flower.round_statistics import CountedReply
 from fedsz.flower.rules import Move, Rules, Typical, check_schemas, weight_of
@@ -132,7 +134,11 @@ class Replies:
         content, models = reply.content, asked.models
         note = note_of(content)
         said = ReplyNote.decode(note) if note is not None else ReplyNote()
-        weight = weight_of(content, self.rules.weighted_by) if asked.trains else None
+        weight = None
+        if asked.trains or not self.rules.tolerant:
+            weight = weight_of(content, self.rules.weighted_by)
+        if weight == 0 and not self.rules.tolerant:  # Flower divides by the sum of weights
+            raise RefusedReply(Refusal.WEIGHT, "it has none")
         records = {
             key: record
             for key, record in compat.records_in(content, ArrayRecord).items()
@@ -208,28 +214,32 @@ class Replies:
         asked, reply, trains = opened.asked, opened.reply, opened.asked.trains
         parts: dict[str, Update | SealedRecord] = {}
         taken: dict[str, ArrayRecord] = {}
-        weight = opened.weight
+        weight, clip = opened.weight, asked.clipping_norm
         for key, update in opened.updates.items():
             if trains:
                 self._check_shapes(key, update)
                 limited = self.rules.limit_weight(update, self.typical)
                 weight = None if weight is None else limited.weight
                 update = limited
-            sealed = SealedRecord(update, self._check() if trains else None, asked.clipping_norm)
+            terms = [] if clip is not None else update.terms()
+            if trains and clip is None:
+                update = self.rules.check(update.measured(terms), self.typical)
             if asked.streamed:
-                parts[key] = taken[key] = sealed
+                parts[key] = taken[key] = SealedRecord(update, terms, clip)
+                continue
+            if clip is None:
+                arrays = update.arrays(terms)
             else:
-                taken[key] = sealed.copy()
-                parts[key] = sealed.received
-                update.release()
+                arrays, update = update.clipped(clip)
+            parts[key] = update
+            taken[key] = with_passthrough(to_record(arrays), update.passthrough)
+        # What was sent is in circles of references, which would keep it until a collection.
+        for update in [] if asked.streamed else opened.updates.values():
+            update.record.clear()
         reply.content = replaced(reply.content, taken)
         if weight is not None and weight != opened.weight:
             self._lower_weight(reply, weight)
         return CountedReply(asked.node, opened.note, trains, weight or 0.0, parts)
-
-    def _check(self) -> Callable[[Update], Update]:
-        typical = self.typical
-        return lambda update: self.rules.check(update, typical)
 
     def _check_shapes(self, key: str, update: Update) -> None:
         """Refuse names and shapes that are not the model's, or not those of most replies."""

@@ -1,27 +1,20 @@
-"""Clients that are slow, fail, or are too few: deadlines, backoff, the least replies of a round.
+"""Clients that are slow or too few: deadlines, and the least replies of a round.
 
-A reply to a training message is missing f x m x s seconds after it was asked for, and at least five
-times s; f is the factor, and m the median of the round's reply times:
-
-- m is known once as many clients have replied as are still missing, and as the quorum needs. So
-  when most are slow, nobody is too slow, and a minority that replies late on purpose does not move
-  it. A reply that is refused, or an error, is none.
-- s is 1 at first. It doubles after a round in which a client was given up, to 8 at most, so that
-  devices count that are honest and slow. It halves after one whose replies all came in half the
-  time.
-
-No deadline is later than the round's timeout. A client that is given up has failed; see `Backoff`.
+A reply to a training message is missing f x m seconds after it was asked for, and at least five
+seconds; f is the factor, and m the median of the round's reply times. It is known once as many
+clients have replied as are still missing, and as the quorum needs. So when most are slow, nobody is
+too slow, and a minority that replies late on purpose does not move it. A reply that is refused, or
+an error, is none. No deadline is later than the round's timeout.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 from flwr.app import ArrayRecord, Message
 
 from fedsz.errors import ConfigError, TooFewReplies
@@ -31,19 +24,16 @@ from fedsz.transport.replies import Hastened
 
 FACTOR: Final = 3.0
 FLOOR: Final = 5.0  # seconds: what a network, or a client that has just started, may need
-LONGEST_STRETCH: Final = 8
-
-PATIENCE: Final = 3  # rounds that a client may fail in a row
-LONGEST: Final = 64  # rounds that a client is not asked
 
 MOST_MISSED: Final = 3  # rounds in a row that do not count; they end the run
 PAUSE: Final = 1.0  # seconds before the next round, twice as many after the second
 
 
+@dataclass(frozen=True)
 class Deadlines:
     """Sets deadlines by how long most clients take in a round of training.
 
-    Args:
+    Attributes:
         factor: times as long as the others a client may take, from 1; infinite for no deadlines
             but the timeout of each round.
         quorum: replies to a training message before nobody is given up, from 1.
@@ -57,34 +47,24 @@ class Deadlines:
         >>> grid = FedSZGrid(GrpcGrid(port=0), deadlines=deadlines)
     """
 
-    def __init__(self, factor: float = FACTOR, quorum: int = 1) -> None:
-        if not factor >= 1:
-            raise ConfigError(f"a deadline's factor must be at least 1, got {factor:g}")
-        if quorum < 1:
-            raise ConfigError(f"a deadline's quorum must be at least 1, got {quorum}")
-        self._factor, self._quorum = factor, quorum
-        self._stretch: dict[str, int] = {}  # by type of message, what its deadlines count times
+    factor: float = FACTOR
+    quorum: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.factor >= 1:
+            raise ConfigError(f"a deadline's factor must be at least 1, got {self.factor:g}")
+        if self.quorum < 1:
+            raise ConfigError(f"a deadline's quorum must be at least 1, got {self.quorum}")
 
     def begin(self, pushed: Sequence[Message], timeout: float | None) -> Deadline:
         """Return the deadline of replies to messages that go out now.
 
-        Only training has one, each type of message its own. Messages without a model are steps of a
-        protocol that waits for those whom it has asked before.
+        Only training has one. Messages without a model are steps of a protocol that waits for those
+        whom it has asked before.
         """
         has_model = any(records_in(message.content, ArrayRecord) for message in pushed)
-        if not has_model or not is_training(pushed):
-            return Deadline(len(pushed), timeout)
-        kind = pushed[0].metadata.message_type
-        floor, factor = (self._stretch.get(kind, 1) * x for x in (FLOOR, self._factor))
-        return Deadline(len(pushed), timeout, floor, factor, self._quorum, partial(self._end, kind))
-
-    def _end(self, kind: str, any_late: bool, all_quick: bool) -> None:
-        """Note whether a client was given up in a round, and whether all took half of the time."""
-        stretch = self._stretch.get(kind, 1)
-        if any_late:
-            self._stretch[kind] = min(2 * stretch, LONGEST_STRETCH)
-        elif all_quick:
-            self._stretch[kind] = max(stretch // 2, 1)
+        factor = self.factor if has_model and is_training(pushed) else math.inf
+        return Deadline(len(pushed), timeout, factor, self.quorum)
 
 
 class Deadline:
@@ -93,28 +73,16 @@ class Deadline:
     Args:
         asked: how many replies are awaited.
         timeout: seconds after which nothing is awaited in any case; None for no such limit.
-        floor: seconds that each reply has.
         factor: how many times the median of the replies' times each has; infinite for no limit.
         quorum: replies before there is a limit.
-        on_end: told, once all replies are here, whether one was late, and if not, whether all came
-            in half of the time.
     """
 
-    def __init__(
-        self,
-        asked: int,
-        timeout: float | None,
-        floor: float = FLOOR,
-        factor: float = math.inf,
-        quorum: int = 1,
-        on_end: Callable[[bool, bool], None] | None = None,
-    ) -> None:
-        self._asked, self._floor, self._factor, self._quorum = asked, floor, factor, quorum
-        self._on_end = on_end
+    def __init__(self, asked: int, timeout: float | None, factor: float, quorum: int) -> None:
+        self._asked, self._factor, self._quorum = asked, factor, quorum
         self._timeout = math.inf if timeout is None else timeout
         self._begun = time.monotonic()
         self._times: dict[str, float] = {}  # by message: of replies that count, in order
-        self._failed = self._late = 0
+        self._failed = 0
         self._limit = self._timeout
         self._awaited: list[tuple[Hastened, float]] = []  # and when they were asked for
 
@@ -136,7 +104,6 @@ class Deadline:
         seconds = time.monotonic() - self._begun
         if reply.has_error():
             self._failed += 1
-            self._late += seconds >= self._limit
         else:
             self._times[reply.metadata.reply_to_message_id] = seconds
         self._move()
@@ -147,18 +114,12 @@ class Deadline:
             self._failed += 1
             self._move()
 
-    def end(self) -> None:
-        """Note that all replies are here."""
-        if self._on_end is not None:
-            quick = 2 * max(self._times.values(), default=0.0) < self._limit
-            self._on_end(self._late > 0, quick)
-
     def _move(self) -> None:
         """Set the limit by the replies so far, and say so."""
         times, limit = list(self._times.values()), self._timeout
         most = max(self._quorum, math.ceil((self._asked - self._failed) / 2), 1)
         if len(times) >= most and self._factor < math.inf:
-            limit = min(limit, max(self._floor, self._factor * times[most - 1]))
+            limit = min(limit, max(FLOOR, self._factor * times[most - 1]))
         if limit != self._limit:
             self._limit = limit
             self._tell()
@@ -167,41 +128,6 @@ class Deadline:
         if self._limit < math.inf:
             for replies, asked in self._awaited:
                 replies.give_up_after(round(max(0.0, self._limit - asked), 2))
-
-
-class Backoff(msgspec.Struct, array_like=True):
-    """Clients that keep failing are not asked for some rounds, twice as many each time.
-
-    A client that has failed in `PATIENCE` rounds in a row is not asked in one. If it then
-    fails again, it is not asked in two, then four, up to `LONGEST`. A reply that counts clears its
-    record. If all clients that were asked have failed, all are asked again.
-
-    Attributes:
-        now: the round.
-        failed: by node, how many rounds in a row it has failed, and the first round from then on in
-            which it is asked again.
-    """
-
-    now: int = 0
-    failed: dict[int, tuple[int, int]] = {}
-
-    def end_round(self, answered: Collection[int], failed: Collection[int]) -> None:
-        """Take the nodes that were asked in a round: those that replied, those that failed."""
-        self.now += 1
-        for node in answered:
-            self.failed.pop(node, None)
-        for node in failed:
-            times, pause = self.failed.get(node, (0, 0))[0] + 1, 0
-            if times >= PATIENCE and answered:
-                pause = min(2 ** min(times - PATIENCE, LONGEST), LONGEST)
-            self.failed[node] = times, self.now + pause
-
-    def why(self, node: int) -> str:
-        """Return why a node is not asked in this round; "" if it is."""
-        times, until = self.failed.get(node, (0, 0))
-        if until <= self.now:
-            return ""
-        return f"it failed {times} rounds in a row, and is asked again in {until - self.now}"
 
 
 class Quorum:

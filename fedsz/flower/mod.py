@@ -18,7 +18,7 @@ from fedsz.arrays import StateDict
 from fedsz.core.client import ClientSession
 from fedsz.core.protocol import Request
 from fedsz.core.settings import LEAST_BYTES
-from fedsz.errors import ConfigError, NeedsKeyFrame, RefusedRequest, log_failure
+from fedsz.errors import ConfigError, NeedsKeyFrame, RefusedRequest
 from fedsz.flower.differential_privacy import adds_noise, asks_noise
 from fedsz.flower.guard import ClientGuard
 from fedsz.flower.records import (
@@ -41,10 +41,8 @@ from fedsz.threads import allow
 
 logger = logging.getLogger(__name__)
 
-# How error replies begin: of a client that lacks the model that a delta starts from, and of one
-# that has the model, although its app failed.
+# How error replies begin of a client that lacks the model that a delta starts from.
 NEEDS_KEY_FRAME: Final = "fedsz: key frame needed"
-APP_FAILED: Final = "fedsz: the app failed"
 
 Store = ContextStore | FolderStore
 
@@ -107,9 +105,6 @@ class FedSZMod:
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Run the rest of the app on plain arrays.
 
-        An app that fails makes an error reply, as ever. Where the client is to keep the model that
-        it was sent, the reply says that it has, so that the model is not sent again.
-
         Raises:
             CodecUnavailable: this machine lacks the codec that the server chose.
             CorruptStream: the message's stream is damaged.
@@ -151,16 +146,7 @@ class FedSZMod:
             logger.warning("the server sends the whole model: %s", err)
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
             return Message(Error(code, f"{NEEDS_KEY_FRAME}: {err}"), reply_to=message)
-        try:
-            return self._trained(message, context, call_next, store, session, plain, asked)
-        except Exception as err:
-            if not request.reference:
-                raise
-            # An exception would lose the Context, and with it the model that was just received.
-            reason = f"{type(err).__name__}: {err}"
-            log_failure(logger, "the app failed", err)
-            code = compat.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            return Message(Error(code, f"{APP_FAILED}: {reason}"), reply_to=message)
+        return self._trained(message, context, call_next, store, session, plain, asked)
 
     def _trained(
         self,
@@ -257,11 +243,6 @@ def _compress(reply: Message, session: ClientSession) -> None:
 def needs_key_frame(reply: Message) -> bool:
     """Say whether a reply tells that its sender lacks the model that a delta starts from."""
     return reply.has_error() and str(reply.error.reason).startswith(NEEDS_KEY_FRAME)
-
-
-def received_model(reply: Message) -> bool:
-    """Say whether the sender of a reply has the model that it was sent."""
-    return not reply.has_error() or str(reply.error.reason).startswith(APP_FAILED)
 
 
 def _identity(message: Message, request: Request | None, session: ClientSession | None) -> bytes:

@@ -35,7 +35,6 @@ from fedsz.flower.records import (
     sealed,
     to_record,
     views_of,
-    with_passthrough,
 )
 from fedsz.transport.message_format import reply_head
 from fedsz.transport.replies import StreamedRequest
@@ -80,7 +79,6 @@ class OpenRequest:
         message_id: by which the app asks for the reply; "" where it has not pushed the message.
         inner_id: by which the inner Grid knows the message that went out last.
         retried: whether it was sent a second time.
-        plain: whether its models go as plain arrays, to an app without the mod.
     """
 
     message: Message
@@ -92,7 +90,6 @@ class OpenRequest:
     message_id: str = ""
     inner_id: str = ""
     retried: bool = False
-    plain: bool = False
 
     @property
     def node(self) -> int:
@@ -157,14 +154,10 @@ class KnownClient(msgspec.Struct):
     Attributes:
         digests: by key, of the reference models that it holds.
         stateless: whether it did not have them when it was last asked: it is sent key frames.
-        has_mod: whether its app has the mod for evaluate messages; None while that is not known.
-        is_silent: whether its last request had no reply.
     """
 
     digests: dict[str, bytes]
     stateless: bool = False
-    has_mod: bool | None = None
-    is_silent: bool = False
 
 
 class SenderState(msgspec.Struct):
@@ -247,7 +240,7 @@ class Sender:
                     settings=asked,
                 )
             one = OpenRequest(message, models, request, streamed=streamed)
-            one.bases, one.plain = self._bases(one), self._takes_plain(one)
+            one.bases = self._bases(one)
             opened.append(one)
         return opened
 
@@ -286,26 +279,10 @@ class Sender:
     def _bases(self, asked: OpenRequest) -> dict[str, bytes]:
         """Return the digests of the models that a node is taken to hold, by key."""
         known = self._clients.get(asked.node)
-        if known is None and asked.request is not None:  # a query would use up a silent client
-            known = self._restarted()
         if known is None:
             initial = {key: sent.broadcast.initial for key, sent in asked.models.items()}
             return {key: digest for key, digest in initial.items() if digest}
         return {} if known.stateless else dict(known.digests)
-
-    def _restarted(self) -> KnownClient | None:
-        """Return the client that a new node may be, if one is silent: each of them once.
-
-        A SuperNode that restarts has another id, and its app may have kept its models in a folder.
-        """
-        silent = next((client for client in self._clients.values() if client.is_silent), None)
-        if silent is not None:
-            silent.is_silent = False
-        return silent
-
-    def _takes_plain(self, asked: OpenRequest) -> bool:
-        known = self._clients.get(asked.node)
-        return asked.evaluates and known is not None and known.has_mod is False
 
     def encode(self, opened: Iterable[OpenRequest]) -> list[tuple[Message, int]]:
         """Return the messages to send and the bytes of their arrays; equal ones are one object."""
@@ -314,7 +291,7 @@ class Sender:
         for asked in opened:
             how = asked.request.settings if asked.request else None
             differs = how and (how.codec, how.update, how.error_bound)
-            case = id(asked.message.content), asked.plain, tuple(asked.bases.items()), differs
+            case = id(asked.message.content), tuple(asked.bases.items()), differs
             if case not in versions:
                 versions[case] = _encoded(asked)
             content, nbytes = versions[case]
@@ -331,41 +308,18 @@ class Sender:
         asked.bases, asked.retried = {}, True
         return True
 
-    def plain(self, asked: OpenRequest) -> bool:
-        """Have an evaluation sent again as plain arrays; False if that is no help.
-
-        An app can have the mod on its train function alone.
-        """
-        known = self._clients.setdefault(asked.node, KnownClient({}))
-        if asked.retried or asked.plain or known.has_mod is not None or not asked.request:
-            return False
-        asked.plain = asked.retried = True
-        return True
-
-    def missed(self, asked: OpenRequest) -> None:
-        """Take note that a node has not replied to a request."""
-        if known := self._clients.get(asked.node):
-            known.is_silent = True
-
-    def received(self, asked: OpenRequest, note: ReplyNote | None, *, failed: bool) -> None:
+    def received(self, asked: OpenRequest, note: ReplyNote | None) -> None:
         """Take note that a node has received the models of a request, and of what it had before.
 
         Args:
             asked: the request.
             note: beside the reply, if it has one.
-            failed: whether the reply is an error.
         """
         if asked.request is None:
             return
         known = self._clients.setdefault(asked.node, KnownClient({}))
-        known.is_silent = False
         while len(self._clients) > MOST_CLIENTS:
             self._clients.pop(next(iter(self._clients)))
-        if asked.plain:
-            known.has_mod = failed  # one that fails in either way is not asked in both again
-            return
-        if asked.evaluates:
-            known.has_mod = True
         if note is not None:
             # A client that a resumed server asks again has the model of the request already.
             known.stateless = any(
@@ -404,15 +358,6 @@ def _encoded(asked: OpenRequest) -> tuple[RecordDict, int]:
     arrays = compat.records_in(content, ArrayRecord)
     if request is None:
         return content, bytes_of_arrays(content)
-    if asked.plain:
-        plain = {
-            key: with_passthrough(
-                to_record(dict(sent.reference.arrays)), passthrough_of(arrays[key])
-            )
-            for key, sent in asked.models.items()
-        }
-        found = replaced(content, plain)
-        return found, bytes_of_arrays(found)
     records: dict[str, ArrayRecord] = {}
     base: dict[str, bytes] = {}
     nbytes = 0

@@ -36,7 +36,6 @@ from fedsz.errors import ConfigError, CorruptStream
 from fedsz.flower_compat import make_array, make_config, make_content, make_record, records_in
 
 KEY: Final = "fedsz"
-ROUND: Final = "server-round"  # as Flower's strategies name it in a ConfigRecord
 STYPE: Final = "fedsz.v1"
 TRAIN: Final = "train"  # how the types of messages begin whose replies go into the average
 EVALUATE: Final = "evaluate"  # and of those whose replies hold metrics alone
@@ -328,23 +327,6 @@ def is_round(messages: Sequence[Message]) -> bool:
     legacy = any(key in _LEGACY for message in messages for key in message.content)
     has_model = any(records_in(message.content, ArrayRecord) for message in messages)
     return has_model and not (legacy and len(messages) == 1)
-
-
-def round_of(messages: Iterable[Message]) -> int | None:
-    """Return the round of training that messages say they are of, where they hold a model.
-
-    Flower's strategies say it in a ConfigRecord, its legacy servers by the messages' group.
-    """
-    for message in messages:
-        content, metadata = message.content, message.metadata
-        if not metadata.message_type.startswith(TRAIN) or not records_in(content, ArrayRecord):
-            return None
-        for record in records_in(content, ConfigRecord).values():
-            number = record.get(ROUND)
-            if isinstance(number, int) and not isinstance(number, bool):
-                return number
-        return int(metadata.group_id) if metadata.group_id.isdecimal() else None
-    return None
 
 
 def same_arrays(one: RecordDict, other: RecordDict) -> bool:

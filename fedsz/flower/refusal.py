@@ -32,11 +32,6 @@ class Refusal(StrEnum):
     NORM = "norm"  # an update that is too large
     QUORUM = "quorum"  # too few others have replied; no fault of its own
     STALE = "stale"  # an update of a model that is too old; no fault of its own
-    BACKOFF = "backoff"  # not asked, because it kept failing
-
-
-# No fault of a client, or judged by others, who may be wrong: not counted as failures.
-BLAMELESS: Final = (Refusal.QUORUM, Refusal.NORM, Refusal.STALE, Refusal.RECORDS, Refusal.BACKOFF)
 
 
 def kind_of(err: FedszError) -> Refusal:

@@ -12,7 +12,6 @@ in one more call, once the first replies are in.
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
@@ -20,10 +19,9 @@ from typing import Final, NamedTuple
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedsz import flower_compat as compat
 from fedsz.core.protocol import ReplyNote
 from fedsz.flower.liveness import Deadline, Deadlines
-from fedsz.flower.mod import needs_key_frame, received_model
+from fedsz.flower.mod import needs_key_frame
 from fedsz.flower.outgoing import OpenRequest, Sender
 from fedsz.flower.polling import push
 from fedsz.flower.records import note_of
@@ -32,7 +30,6 @@ from fedsz.flower.wrapped_grid import WrappedGrid
 
 logger = logging.getLogger(__name__)
 
-NOT_SENT: Final = "not-sent-"  # what ids begin with of messages that have not gone out
 NO_REPLY: Final = "no reply"
 
 # Training requests that a node may have open. A server that asks more has given up the first: its
@@ -69,10 +66,7 @@ class Requests:
     ) -> None:
         self._inner, self._sender, self._statistics = WrappedGrid(inner), sender, statistics
         self._deadlines, self._lock = deadlines, lock
-        self._open: dict[int, OpenRequest] = {}  # by id()
-        self._of_node: dict[int, list[OpenRequest]] = {}
-        self._by_message: dict[str, OpenRequest] = {}  # as far as Grids have given ids
-        self._not_sent: dict[str, Message] = {}  # by id: what is pulled in place of a reply
+        self._open: list[OpenRequest] = []
 
     def __len__(self) -> int:
         return len(self._open)
@@ -109,9 +103,8 @@ class Requests:
     def close(self, batch: Iterable[OpenRequest]) -> list[OpenRequest]:
         """Await no reply to these requests any more; return those that have had none."""
         with self._lock:
-            missing = [asked for asked in batch if self._drop(asked)]
-            for asked in missing:
-                self._sender.missed(asked)
+            missing = [asked for asked in batch if asked in self._open]
+            self._open = [asked for asked in self._open if asked not in missing]
         return missing
 
     def push(self, batch: Sequence[OpenRequest]) -> list[str]:
@@ -129,7 +122,7 @@ class Requests:
         """Return the outcomes that are here of pushed requests; send again what helps a client."""
         wanted = set(message_ids)
         with self._lock:
-            batch = [asked for asked in self._open.values() if asked.message_id in wanted]
+            batch = [asked for asked in self._open if asked.message_id in wanted]
         if not batch:
             return []
         replies = self._inner.pull_messages([asked.inner_id for asked in batch])
@@ -141,21 +134,6 @@ class Requests:
             self.push([outcome.asked for outcome in again])
         return [outcome for outcome in outcomes if outcome not in again]
 
-    def not_sent(self, reply: Message) -> str:
-        """Return an id by which ``reply`` is pulled, to a message that has not gone out."""
-        message_id = f"{NOT_SENT}{secrets.token_hex(8)}"
-        self._not_sent[message_id] = reply
-        return message_id
-
-    def pull_not_sent(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies of `not_sent`, each once."""
-        return [self._not_sent.pop(i) for i in message_ids if i in self._not_sent]
-
-    def error(self, asked: OpenRequest, reason: str) -> Message:
-        """Return an error reply to a request."""
-        code = compat.ErrorCode.NODE_UNAVAILABLE
-        return compat.error_reply(asked.message.metadata, code, reason)
-
     def _encoded(self, batch: Sequence[OpenRequest]) -> list[Message]:
         """Return the messages of requests that go out now."""
         with self._lock:
@@ -165,11 +143,10 @@ class Requests:
                 sum(nbytes for _, nbytes in encoded),
             )
             for asked in batch:
-                self._open[id(asked)] = asked
-                of_node = self._of_node.setdefault(asked.node, [])
-                of_node.append(asked)
-                for given_up in [one for one in of_node if one.trains][:-MOST_OPEN]:
-                    self._drop(given_up)
+                self._open.append(asked)
+                of_node = [one for one in self._open if one.node == asked.node and one.trains]
+                for given_up in of_node[:-MOST_OPEN]:
+                    self._open.remove(given_up)
         return [message for message, _ in encoded]
 
     def _settled(self, reply: Message, batch: set[OpenRequest]) -> Outcome | None:
@@ -185,28 +162,15 @@ class Requests:
                     "node %d: a reply to no open request is dropped", metadata.src_node_id
                 )
                 return None
-            self._drop(asked)
+            self._open.remove(asked)
         asked.own(reply)
         return Outcome(asked, reply)
 
     def _answered(self, reply_to: str, node: int) -> OpenRequest | None:
         # A Grid gives a message its id as late as when the first reply is asked for.
-        if reply_to not in self._by_message:
-            self._by_message = {name: o for o in self._open.values() if (name := _id_of(o))}
-        if reply_to in self._by_message:
-            return self._by_message[reply_to]
-        unnamed = (asked for asked in self._of_node.get(node, []) if not _id_of(asked))
-        return next(unnamed, None)
-
-    def _drop(self, asked: OpenRequest) -> bool:
-        """Say whether a request was open; it is no more."""
-        if self._open.pop(id(asked), None) is None:
-            return False
-        self._by_message.pop(_id_of(asked), None)
-        self._of_node[asked.node].remove(asked)
-        if not self._of_node[asked.node]:
-            del self._of_node[asked.node]
-        return True
+        named = (asked for asked in self._open if reply_to and _id_of(asked) == reply_to)
+        unnamed = (asked for asked in self._open if asked.node == node and not _id_of(asked))
+        return next(named, None) or next(unnamed, None)
 
     def _retries(self, outcome: Outcome) -> bool:
         """Say whether a request is sent again; take note of what its client holds."""
@@ -214,15 +178,10 @@ class Requests:
         with self._lock:
             if needs_key_frame(reply) and self._sender.key_frame(asked):
                 return True
-            failed, evaluates = reply.has_error(), asked.evaluates
-            if failed and evaluates and not received_model(reply) and self._sender.plain(asked):
-                return True
-            if received_model(reply) or asked.plain:
-                note = None if failed else note_of(reply.content)
+            if not reply.has_error():
+                note = note_of(reply.content)
                 said = ReplyNote.decode(note) if note is not None else None
-                self._sender.received(asked, said, failed=failed)
-            else:
-                self._sender.missed(asked)
+                self._sender.received(asked, said)
         return False
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,6 @@ from flwr.app import Message, MetricRecord
 from flwr.serverapp import Grid
 
 from fedsz.control.controller import Controller
-from fedsz.control.policy import AUTO
 from fedsz.control.record import (
     ClientRecord,
     Decision,
@@ -25,14 +23,12 @@ from fedsz.control.record import (
     Traffic,
     median_metrics,
 )
-from fedsz.core.partition import SHAPE
 from fedsz.core.protocol import ReplyNote
-from fedsz.core.settings import LEAST_BYTES, Settings
 from fedsz.errors import FedszError
 from fedsz.flower.refusal import Refusal, kind_of, reason
 from fedsz.flower.update import SealedRecord, Update
 from fedsz.flower_compat import records_in
-from fedsz.formatting import ALL_ZERO, size
+from fedsz.formatting import size
 
 # Flower shows what is logged below its own logger, also from inside of an app.
 logger = logging.getLogger("flwr.fedsz")
@@ -40,15 +36,13 @@ limits = logging.getLogger(__name__)  # of each update that was scaled down
 security = logging.getLogger("fedsz.security")  # heard by the user of a command
 
 LISTED: Final = 10_000  # updates and failures of many rounds; they may never be taken
-LEAST_FRACTION: Final = 0.5  # of an update's energy, where the rest is lost for good
-MOST_RATIO: Final = 2.0  # of a residual to a step: it costs some tenths of a point in ten rounds
 SMALLER: Final = 1.05  # a ratio below is none that a line names
 SHOWN: Final = 3  # failures that a line names
 
 
 @dataclass(eq=False)
 class CountedReply:
-    """A reply that counts; one with sealed records may be refused when it is decoded.
+    """A reply that counts; the receiver of sealed records may refuse it after all.
 
     Attributes:
         node: of its sender.
@@ -68,7 +62,7 @@ class CountedReply:
 
     @property
     def updates(self) -> list[Update]:
-        """Its arrays, with norm and scale where they have been decoded."""
+        """Its arrays."""
         return [p.received if isinstance(p, SealedRecord) else p for p in self.parts.values()]
 
     @property
@@ -113,16 +107,12 @@ class RoundStatistics:
         self._bytes = Counter[str]()  # by the fields of `Traffic`
         self._of_round, self._untaken = Traffic(), Traffic()
         self._wire = self._wire_now()
-        self._log = RoundLog(controller.base) if logs else None
+        self._logs = logs
         self.replies: list[CountedReply] = []
         self._ended: RoundRecord | None = None  # the last round, while its model is evaluated
-        self.begin_run(controller)
-
-    def begin_run(self, controller: Controller) -> None:
-        """Count the rounds of a new run, after the last one of the run before has ended."""
         self.controller, self.decision = controller, Decision(config=controller.base)
         self._evaluated: list[Mapping[str, object]] = []  # metrics of replies to evaluate messages
-        self._last, self._ended = time.monotonic(), None
+        self._last = time.monotonic()
         if controller.decision is not None:
             self._use(controller.decision)
 
@@ -157,20 +147,13 @@ class RoundStatistics:
         )
         self._last, self._ended = now, record.with_finite_metrics()
         if record.round:
-            if self._log is not None:
-                self._log.log(record, self.decision)
+            if self._logs:
+                log_round(record)
             try:
                 if self._on_round is not None:
                     self._on_round(self._ended)
             except Exception:
                 logger.exception("on_round failed on round %d", record.round)
-        return self._ended
-
-    def amend(self, measured: Mapping[str, Any]) -> RoundRecord | None:
-        """Return the record of the round that has ended, with what was measured since, or None."""
-        if self._ended is not None:
-            record = msgspec.structs.replace(self._ended, **measured)
-            self._ended = record.with_finite_metrics()
         return self._ended
 
     def decide(self) -> None:
@@ -230,7 +213,7 @@ class RoundStatistics:
         traffic = Traffic.of(self._clients, self._failures, **self._bytes, **wire)
         self.replies, self._clients, self._failures, self._bytes = [], [], [], Counter()
         self._of_round = self._of_round.plus(traffic)
-        if self._log is not None:
+        if self._logs:
             self._untaken = self._untaken.plus(traffic, LISTED)
 
     def _client_record(self, reply: CountedReply, raw: int, sent: int) -> ClientRecord:
@@ -264,92 +247,22 @@ class RoundStatistics:
         return {"wire_up": up, "wire_down": down}
 
 
-class RoundLog:
-    """Logs rounds as they end; and what ``settings`` lose for good, before the first."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._warned: set[str] = set()
-        self._explained: set[str] = set()
-        if why := why_biased(settings):
-            self._once("biased", why)
-
-    def log(self, record: RoundRecord, decision: Decision) -> None:
-        """Log a round: how much was sent, how much of it arrived, and which clients failed."""
-        parts = []
-        if record.replies or record.failures or not record.raw_other:
-            parts += [f"{record.replies} replies", _sent("up", record.raw_up, record.sent_up)]
-        parts.append(_sent("down", record.raw_down, record.sent_down))
-        if record.raw_other:
-            parts.append(_sent("replies that do not train", record.raw_other, record.sent_other))
-        if record.energy_fraction is not None:
-            parts.append(f"{record.energy_fraction:.0%} of the updates' energy arrived")
-        failed = [f"{failure.client}: {failure.reason}" for failure in record.failures]
-        if failed:
-            more = f" and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
-            parts.append(f"without {'; '.join(failed[:SHOWN])}{more}")
-        logger.info("fedsz: round %d: %s", record.round, ", ".join(parts))
-        if record.tensors:
-            self._explain(decision.why)
-        self._warn(record, decision.config)
-        _log_limits(record.clients)
-
-    def _explain(self, why: str) -> None:
-        """Log why `auto` does otherwise than by its tolerance alone, when a reason is new."""
-        if not why.startswith(AUTO):
-            return
-        reasons = {re.sub(r"[\d.]+", "", part) for part in re.split("[,;] ", why)[1:]}
-        if not reasons <= self._explained:
-            self._explained |= reasons
-            logger.info("fedsz: %s", why)
-
-    def _warn(self, record: RoundRecord, settings: Settings) -> None:
-        bound, feeds_back = settings.error_bound, settings.feedback_decay is not None
-        if not (record.tensors or record.failures or record.raw_other):
-            small = 0 < record.raw_up < LEAST_BYTES * record.replies
-            why = f"fewer than {LEAST_BYTES} bytes of arrays" if small else "no arrays to compress"
-            self._once("nothing", f"the replies hold {why}; they pass as they are")
-        elif record.is_zero:
-            self._once("zero", ALL_ZERO)
-        elif record.tensors and not record.lossy and record.raw_up > record.sent_up / 2:
-            self._once("lossless", _why_lossless(record.tensors, settings))
-        fraction, ratio = record.energy_fraction, record.residual_ratio
-        if fraction is not None and ratio is None and fraction < LEAST_FRACTION:
-            # Without feedback though it was asked for: for differential privacy.
-            way = "" if feeds_back else ", use update='delta+ef'"
-            self._once(
-                "fraction",
-                f"only {fraction:.0%} of the updates' energy arrives within error bound"
-                f" {bound}, and the rest is lost: name a smaller one{way},"
-                " or leave both out for policy='auto'",
-            )
-        if ratio is not None and ratio > MOST_RATIO and settings.bound.kind != "step":
-            self._once(
-                "ratio",
-                f"residuals are {ratio:.1f} times the updates within error bound {bound}: name a"
-                " smaller one, or leave it out for policy='auto'",
-            )
-
-    def _once(self, kind: str, text: str) -> None:
-        if kind not in self._warned:
-            self._warned.add(kind)
-            logger.warning("fedsz: %s", text)
-
-
-def why_biased(settings: Settings) -> str:
-    """Return what to warn of where a pipeline loses for good what it leaves out; "" elsewhere."""
-    if settings.pipeline is None or not settings.pipeline.biased:
-        return ""
-    way = "write feedback> before its methods"
-    return f"update {settings.update!r} is biased, and what it leaves out is lost: {way}"
-
-
-def _why_lossless(tensors: int, settings: Settings) -> str:
-    if settings.rule == SHAPE and not settings.threshold:  # which take all that may be lossy
-        return f"0 of {tensors} tensors hold floating-point numbers: they are sent without loss"
-    return (
-        f"0 of {tensors} tensors are lossy: rule={settings.rule!r} and"
-        f" threshold={settings.threshold} leave none; rule={SHAPE!r}, threshold=0 take more"
-    )
+def log_round(record: RoundRecord) -> None:
+    """Log a round: how much was sent, how much of it arrived, and which clients failed."""
+    parts = []
+    if record.replies or record.failures or not record.raw_other:
+        parts += [f"{record.replies} replies", _sent("up", record.raw_up, record.sent_up)]
+    parts.append(_sent("down", record.raw_down, record.sent_down))
+    if record.raw_other:
+        parts.append(_sent("replies that do not train", record.raw_other, record.sent_other))
+    if record.energy_fraction is not None:
+        parts.append(f"{record.energy_fraction:.0%} of the updates' energy arrived")
+    failed = [f"{failure.client}: {failure.reason}" for failure in record.failures]
+    if failed:
+        more = f" and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
+        parts.append(f"without {'; '.join(failed[:SHOWN])}{more}")
+    logger.info("fedsz: round %d: %s", record.round, ", ".join(parts))
+    _log_limits(record.clients)
 
 
 def _sent(direction: str, raw: int, sent: int) -> str:

@@ -32,7 +32,6 @@ _ABOUT: Final = "fedsz.about."  # likewise: the run and the round of that
 _REPLY: Final = "fedsz.reply."  # and the key of a record of the last reply
 _ANSWERED: Final = "fedsz.answered"  # the request of that reply
 _NOISY: Final = "fedsz.noisy"  # is there if the last update had noise of this client's own
-_DIGEST: Final = "_fedsz_digest"  # of a record of ours and its contents: an attribute of it alone
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
 Records = dict[str, Record]
@@ -56,14 +55,11 @@ class RecordStore:
         record = self.records.get(_REFERENCE + key)
         if not isinstance(record, ArrayRecord) or (arrays := _arrays(record)) is None:
             return None
-        digest, contents = record.__dict__.get(_DIGEST, (None, []))
-        # An Array in it may have been changed.
-        return Reference(arrays, digest if contents == _contents(record) else None)
+        return Reference(arrays)
 
     def keep_reference(self, key: str, model: Reference) -> Reference:
         """Do as `Store.keep_reference`; the arrays are views of the record."""
         record = to_record(dict(model.arrays))
-        record.__dict__[_DIGEST] = model.digest, _contents(record)
         self._put(_REFERENCE + key, record)
         return Reference(views_of(record), model.digest)
 
@@ -206,11 +202,6 @@ def _read(path: Path) -> Records:
 def _own(record: Record) -> Record:
     """Return a record of ours: its user may empty the other one, or put arrays into it."""
     return make_record(dict(record)) if isinstance(record, ArrayRecord) else record
-
-
-def _contents(record: ArrayRecord) -> list[tuple[str, str, tuple[int, ...], str, bytes]]:
-    """Return all that a record's digest rests on. Bytes that are the same need no look at them."""
-    return [(name, x.dtype, x.shape, x.stype, x.data) for name, x in record.items()]
 
 
 def _arrays(record: ArrayRecord) -> dict[str, NDArray] | None:

@@ -12,14 +12,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from fedsz.arrays import NDArray
-from fedsz.errors import ConfigError, FedszError, RefusedReply
+from fedsz.errors import ConfigError, FedszError
 from fedsz.flower.liveness import Quorum
 from fedsz.flower.mean import Mean
-from fedsz.flower.refusal import Refusal, reason, refusing_failures
+from fedsz.flower.refusal import reason, refusing_failures
 from fedsz.flower.rules import Typical, require_finite
 from fedsz.flower.update import SealedRecord, Update
 from fedsz.flower_compat import make_record, records_in
-from fedsz.transport.replies import Replies, StreamedRequest
+from fedsz.transport.replies import StreamedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +39,10 @@ class StreamingFedAvg(FedAvg):
     Works on any Grid, or wrapper of one; replies of a `FedSZGrid` come still compressed. All other
     arguments are those of Flower's FedAvg.
 
-    Inside another strategy, such as Flower's differential privacy, that one holds all replies. Then
-    all of them count or the round does not, and means of whole numbers stay floats, as FedAvg's do:
-    noise is for that.
+    A subclass that looks at replies finds records without arrays: they are still compressed. Inside
+    another strategy, such as Flower's differential privacy, replies have plain arrays, and that one
+    holds all of them. Then all count or the round does not, and means of whole numbers stay floats,
+    as FedAvg's do: noise is for that.
 
     Args:
         min_replies: usable replies that a round needs. With fewer it does not count: the model
@@ -129,7 +130,8 @@ class StreamingFedAvg(FedAvg):
             self._first.clear()
         number = self.done + server_round
         asked = self._messages(number, _view(arrays), config, grid)
-        messages = streamed(asked, is_averaged=self._starts)  # a strategy around it may do more
+        # A strategy around this one looks at the replies' arrays.
+        messages = streamed(asked) if self._starts else list(asked)
         self._asks = bool(messages)
         return messages
 
@@ -141,19 +143,8 @@ class StreamingFedAvg(FedAvg):
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Averaged:
         """Add up ``replies`` one by one, and return their weighted average and metrics."""
-        # Those that somebody has gone through come as a list, of a strategy around this one.
-        inside = isinstance(replies, list) and not self._starts
-        if not isinstance(replies, Replies):
-            return self._added_up(server_round + self.done, replies, inside=inside)
-        try:
-            return self._added_up(server_round + self.done, replies.as_they_come(), inside=inside)
-        finally:
-            replies.end()  # now it is known which of them count
-
-    def _added_up(self, server_round: int, replies: Iterable[Message], *, inside: bool) -> Averaged:
-        mean = self._begin_mean()
+        mean, inside = self._begin_mean(), isinstance(replies, list) and not self._starts
         contents: list[RecordDict] = []  # of metrics alone
-        added: list[SealedRecord] = []
         errors = refused = 0
         for reply in replies:
             if reply.has_error():
@@ -166,7 +157,6 @@ class StreamingFedAvg(FedAvg):
                     self.on_update(record.received)
             try:
                 contents.append(self._add(mean, reply))
-                added += sealed
             except FedszError as err:
                 refused += 1
                 for record in sealed:
@@ -175,7 +165,8 @@ class StreamingFedAvg(FedAvg):
             finally:
                 release(reply.content)
         failures = errors + refused
-        logger.info("round %d: %d replies, %d failures", server_round, len(contents), failures)
+        number = server_round + self.done
+        logger.info("round %d: %d replies, %d failures", number, len(contents), failures)
         if not self._asks:
             return None, None  # of a strategy that only evaluates
         counts, why = self._reached(len(contents) * (mean.weight > 0)), self.quorum.why
@@ -183,8 +174,6 @@ class StreamingFedAvg(FedAvg):
             counts, why = False, "the strategy around this one counts on all replies that it took"
             logger.warning("round %d does not count: %s", server_round, why)
         if not counts:
-            for record in added:
-                record.refused = RefusedReply(Refusal.QUORUM, f"the round does not count: {why}")
             return None, None
         self._average = self._result(mean, inside=inside)
         contents = _same_metrics(contents)
@@ -244,15 +233,10 @@ def _view(arrays: ArrayRecord) -> ArrayRecord:
     return make_record(dict(arrays))
 
 
-def streamed(messages: Iterable[Message], *, is_averaged: bool = False) -> list[Message]:
-    """Return messages whose replies are to come sealed; those that share a content still do.
-
-    ``is_averaged``: as `StreamedRequest` has it.
-    """
+def streamed(messages: Iterable[Message]) -> list[Message]:
+    """Return messages whose replies are to come sealed; those that share a content still do."""
     asked = list(messages)
     contents = {id(message.content): StreamedRequest(dict(message.content)) for message in asked}
-    for made in contents.values():
-        made.is_averaged = is_averaged
     originals = [message.content for message in asked]  # or an id could be used again
     for message, content in zip(asked, originals, strict=True):
         message.content = contents[id(content)]
@@ -267,7 +251,7 @@ def release(content: RecordDict) -> None:
     """
     for record in records_in(content, ArrayRecord).values():
         if isinstance(record, SealedRecord):
-            record.received.release()
+            record.release()
         record.clear()
 
 

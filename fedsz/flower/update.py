@@ -15,19 +15,15 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections import UserDict
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import MappingProxyType
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from fedsz import flower_compat as compat
-from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, add_scaled, cast, finfo, sum_dtype
+from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, add_scaled, cast, sum_dtype
 from fedsz.codecs.base import Opened, OpenedArray
 from fedsz.codecs.spread import energy
 from fedsz.core.clipping import MARGIN, scaled_step
@@ -42,7 +38,6 @@ from fedsz.flower.records import (
     passthrough_of,
     stream_of,
     to_record,
-    with_passthrough,
 )
 from fedsz.flower.refusal import Refusal, refusing_failures
 from fedsz.stream import Limits, Reader
@@ -52,7 +47,6 @@ from fedsz.threads import side_by_side
 
 Arrays = Mapping[str, NDArray]
 NONE: Arrays = MappingProxyType({})
-ROOM: Final = 1e-8  # of the largest float, that a step may be: the rest is for weights and clients
 
 
 class Stopwatch:
@@ -85,23 +79,6 @@ class Term(NamedTuple):
     values: Opened
     start: NDArray | None
     onto: NDArray | None
-
-    def norm(self) -> float:
-        """Return the Euclidean norm of the step, also of one whose squares are beyond all floats.
-
-        It is infinite where an element is so near the largest float that a sum could not hold it.
-        """
-        step = np.zeros(self.shape, sum_dtype(self.dtype))
-        with np.errstate(over="ignore", invalid="ignore"):
-            self.values.add(step, 1.0)
-            if self.start is not None:
-                add_scaled(self.start, -1.0, step)
-        largest = float(np.abs(step).max(initial=0.0))
-        if largest > ROOM * float(finfo(step.real.dtype).max):
-            return math.inf
-        if not largest > 0:
-            return largest
-        return largest * float(np.linalg.norm((step / largest).reshape(-1)))
 
     def array(self, scale: float = 1.0) -> NDArray:
         """Return the tensor with ``scale`` times its step put onto the server's.
@@ -222,14 +199,6 @@ class Update:
         about = raw_bytes, sent_bytes, digest, is_step
         return cls(record, model, reference, shapes, dtypes, *about, clock=clock, _reader=reader)
 
-    @classmethod
-    def of_arrays(cls, record: ArrayRecord, like: Update) -> Update:
-        """Return an update of plain arrays that a strategy has put in the place of another's."""
-        opened = cls.open(record, model=like.model, reference=None)
-        return replace(
-            opened, weight=like.weight, clock=like.clock, reference=Reference(like.model)
-        )
-
     @property
     def passthrough(self) -> Mapping[int, tuple[str, Array]]:
         """The arrays that no stream holds, by their positions."""
@@ -256,11 +225,8 @@ class Update:
     def measured(self, terms: list[Term] | None = None) -> Update:
         """Return the same with the norm of its step, which takes decoding all of it once."""
         found = self.terms() if terms is None else terms
-        floats = [term for term in found if term.dtype.kind not in "iub"]
-        total = sum(term.values.energy for term in floats)
-        if math.isfinite(total):
-            return replace(self, norm=math.sqrt(total))
-        return replace(self, norm=math.hypot(*(term.norm() for term in floats)))
+        total = sum(term.values.energy for term in found if term.dtype.kind not in "iub")
+        return replace(self, norm=math.sqrt(total))
 
     def arrays(self, terms: list[Term] | None = None) -> dict[str, NDArray]:
         """Return all arrays, the step times `scale` put onto the server's model, as sent in order.
@@ -322,10 +288,6 @@ class Update:
                     arrays[name] = scaled_step(x, self.model[name], scale)
         return arrays, replace(self, norm=math.sqrt(floats), scale=scale)
 
-    def release(self) -> None:
-        """Free what was sent; circles of references would keep the bytes until a collection."""
-        self.record.clear()
-
     def _tensors(self) -> Iterator[tuple[str, NDArray | CodedTensor]]:
         """Yield the tensors; coded differences are to be added to the server's model."""
         if self._reader is not None:
@@ -383,103 +345,44 @@ def _check_codecs(
             raise RefusedReply(Refusal.CODEC, f"pipeline {chain.text} of another seed or round")
 
 
-class _LazyArrays(UserDict[str, Array]):
-    """Arrays by name, decoded when they are first asked for."""
-
-    def __init__(self, decoded: Callable[[], dict[str, Array]]) -> None:
-        self._make = decoded
-
-    @cached_property
-    def data(self) -> dict[str, Array]:  # type: ignore[override] # where all its methods look
-        return self._make()
-
-
 class SealedRecord(ArrayRecord):
-    """A record that is still encoded, for strategies that decode updates as they add them up.
+    """A reply's arrays on their way to `StreamingFedAvg`: checked, and not decoded to arrays.
 
-    Its arrays are decoded, and the rules applied, when they are first looked at. From then on they
-    count as they stand here: a strategy around the one that averages may have put others in their
-    place.
-
-    Looking at them raises `FedszError` if they must not count.
+    Only a strategy whose own loop runs is given one. To anything else it is an empty record.
 
     Args:
-        update: the arrays that were sent.
-        check: returns an update that keeps to the rules, given one with its norm; None for none.
-        clipping_norm: what differential privacy has it clipped to, in place of the rules.
+        update: the arrays that were sent, with norm and scale.
+        terms: its tensors; emptied as they are added up.
+        clipping_norm: what differential privacy has it clipped to, in place of the rules; it has
+            no terms then.
 
     Attributes:
-        received: the update, with its norm and its scale once it has been decoded.
-        refused: why it does not count, if so.
+        received: the update, or as its receiver has made it.
+        refused: why its receiver does not count it, if so.
     """
 
     def __init__(
-        self,
-        update: Update,
-        check: Callable[[Update], Update] | None,
-        clipping_norm: float | None = None,
+        self, update: Update, terms: list[Term], clipping_norm: float | None = None
     ) -> None:
         super().__init__()
-        self.received, self._check, self.clipping_norm = update, check, clipping_norm
+        self.received, self._terms, self._clipping_norm = update, terms, clipping_norm
         self.refused: FedszError | None = None
-        self._lazy = _LazyArrays(self._decoded)
-        self.__dict__["_data"] = self._lazy  # where all of Flower's methods find the arrays
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether its arrays have not been looked at."""
-        return "data" not in self._lazy.__dict__
-
-    def checked(self, update: Update) -> Update:
-        """Return an update that keeps to the rules; keep it, or why it was refused."""
-        with self._refusing():
-            self.received = self._check(update) if self._check else update
-        return self.received
 
     def opened(self) -> tuple[Update, list[Term], float]:
         """Return what is to be added up: the update, its terms, and what their steps count times.
 
         Raises:
-            FedszError: it must not count.
+            FedszError: it cannot be clipped.
         """
-        fresh = 1 / math.sqrt(1 + self.received.staleness)
-        if not self.is_sealed:
-            update = Update.of_arrays(self.copy(), self.received)
-            terms = update.terms()
-            return update.measured(terms), terms, fresh
-        with self._refusing():
-            if self.clipping_norm is not None:
-                arrays, self.received = self.received.clipped(self.clipping_norm)
-                like = Update.of_arrays(to_record(arrays), self.received)
-                return self.received, like.terms(), fresh
-            terms = self.received.terms()
-            update = self.checked(self.received.measured(terms))
-        return update, terms, update.scale * fresh
+        if self._clipping_norm is None:
+            return self.received, self._terms, self.received.scale
+        with refusing_failures():
+            arrays, self.received = self.received.clipped(self._clipping_norm)
+            model = self.received.model
+            like = Update.open(to_record(arrays), model=model, reference=Reference(model))
+            return self.received, like.terms(), 1.0
 
-    @contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """Keep why it was refused."""
-        try:
-            with refusing_failures():
-                yield
-        except FedszError as err:
-            self.refused = err
-            raise
-
-    def copy(self) -> ArrayRecord:  # type: ignore[override] # what is decoded is sealed no more
-        """Return a plain record of its arrays."""
-        return compat.make_record(dict(self))
-
-    def clear(self) -> None:
-        """Free its arrays; those that are still sealed are not decoded for that."""
-        self._lazy.data = {}
-
-    def _decoded(self) -> dict[str, Array]:
-        with self._refusing():
-            update, passthrough = self.received, self.received.passthrough
-            if self.clipping_norm is not None:
-                arrays, self.received = update.clipped(self.clipping_norm)
-            else:
-                terms = update.terms()
-                arrays = self.checked(update.measured(terms)).arrays(terms)
-        return dict(with_passthrough(to_record(arrays), passthrough))
+    def release(self) -> None:
+        """Free what was sent; circles of references would keep the bytes until a collection."""
+        self.received.record.clear()
+        self._terms = []

@@ -222,12 +222,10 @@ class PrivateFedAvg(StreamingFedAvg):
         assert isinstance(mean, _StepSum)
         norm = self.clip.norm if self._noises else math.inf  # which clients keep to
         with refusing_failures():
-            if not isinstance(record, SealedRecord):
-                update = Update.open(record, model=self._sent)
-            elif self._noises:
-                update = record.received  # by no rules: they depend on what others send
+            if isinstance(record, SealedRecord):  # by no rules if it is clipped here: they
+                update = record.received  # depend on what others send
             else:
-                update = Update.of_arrays(record.copy(), record.received)
+                update = Update.open(record, model=self._sent)
             arrays, clipped = update.clipped(norm, keeps_integers=True)
             if isinstance(record, SealedRecord) and self._noises:
                 record.received = clipped

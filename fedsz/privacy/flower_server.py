@@ -43,7 +43,7 @@ from fedsz.privacy.quantizer import Learned, TokenCodec, about, moved
 from fedsz.privacy.ring import MAX_BITS, MIN_BITS
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
 from fedsz.privacy.server import SecureServer, planned
-from fedsz.transport.replies import is_averaged
+from fedsz.transport.replies import takes_replies_as_they_come
 
 logger = logging.getLogger("flwr.fedsz")
 
@@ -171,7 +171,7 @@ class SecureRounds:
             raise ConfigError(
                 "a secure sum needs a strategy of flwr.serverapp: legacy ones send one by one"
             )
-        if not self._options.strategy_averages and not is_averaged(pushed):
+        if not self._options.strategy_averages and not takes_replies_as_they_come(pushed):
             what = "a secure sum gives the strategy the mean in place of each update"
             use = "if it averages, say so by SecureSum(strategy_averages=True)"
             raise ConfigError(f"{what}: {use}, or use fedsz.flower.StreamingFedAvg")
@@ -199,23 +199,21 @@ class SecureRounds:
             for message in sorted(pushed, key=lambda message: message.metadata.dst_node_id)
         ]
         # Streamed, or all tokens would be kept.
-        opened, silent = self._grid.open(out, streamed=True, begins=False)
-        if not opened:
-            return silent
+        opened = self._grid.open(out, streamed=True, begins=False)
         model = dict(sorted(opened[0].models[key].model.items()))
         requests = {asked.node: asked for asked in opened}
         try:
             codec = self._codec(model, len(opened), pushed[0])
         except AbortedRound as err:
-            return silent + self._aborted(requests, requests, err)
+            return self._aborted(requests, requests, err)
         options = self._options
         server = SecureServer(codec.count, options.bits, options.assumed, options.verifier)
         round_ = _Round(requests, key, model, codec, server)
         try:
-            return silent + self._summed(round_, timeout)
+            return self._summed(round_, timeout)
         except AbortedRound as err:
             self._note_spoilt(server.suspects)
-            return silent + self._aborted(requests, round_.answered, err)
+            return self._aborted(requests, round_.answered, err)
 
     def _aborted(
         self, requests: Mapping[int, OpenRequest], blameless: Iterable[int], err: AbortedRound
@@ -364,7 +362,7 @@ class SecureRounds:
 
     def _fail(self, node: int, why: str, kind: Refusal = Refusal.FAILED) -> None:
         """Count that a node has dropped out."""
-        self._grid.fail(node, f"{DROPPED_OUT}: {why}", kind, trains=True)
+        self._grid.fail(node, f"{DROPPED_OUT}: {why}", kind)
 
 
 def _most_suspect(suspects: Counter[int]) -> str:

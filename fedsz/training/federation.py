@@ -195,7 +195,15 @@ class _Rounds:
         self._needs = controller.needs & {SPREAD, SENSITIVITY}
         rules, deadlines = rules_of(config), deadlines_of(config)
         secure, seed = secure_of(config), config.seed
-        self.grid = FedSZGrid.controlled(grid, controller, rules, deadlines, seed, secure)
+        self.grid = FedSZGrid(
+            grid,
+            policy=controller,
+            shared_initial=True,
+            rules=rules,
+            deadlines=deadlines,
+            secure=secure,
+            seed=seed,
+        )
         self.done = 0  # how many rounds were before
         self._before: Mapping[str, NDArray] = {}  # the average of the round before
         self._train_seconds = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import secrets
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import IO, NamedTuple
 
 from flwr.app import Message, Metadata, RecordDict
@@ -22,7 +22,7 @@ from fedsz.transport.message_format import (
     encode_content,
     encode_message,
 )
-from fedsz.transport.replies import Replies, takes_replies_as_they_come
+from fedsz.transport.replies import takes_replies_as_they_come
 
 
 class Outgoing(NamedTuple):
@@ -90,11 +90,11 @@ class GridBase(Grid):
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Sequence[Message]:
-        """Return the outcomes of ``messages``; of `StreamedRequest`s, while they are read."""
+    ) -> Iterable[Message]:
+        """Return the outcomes of ``messages``; of `StreamedRequest`s, while they are read, once."""
         pushed = list(messages)
-        collect = Replies if takes_replies_as_they_come(pushed) else list
-        return collect(self.stream_replies(pushed, timeout=timeout))
+        replies = self.stream_replies(pushed, timeout=timeout)
+        return replies if takes_replies_as_they_come(pushed) else list(replies)
 
     def _prepare(self, messages: Iterable[Message]) -> list[Outgoing]:
         """Give ``messages`` their ids and encode them, each RecordDict once."""

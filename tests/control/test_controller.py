@@ -18,9 +18,7 @@ from fedsz.core.protocol import Request
 from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, StreamingFedAvg
-from fedsz.flower.liveness import Deadlines
 from fedsz.flower.records import note_of, to_array
-from fedsz.flower.rules import Rules
 from tests.federation import CLIENTS, Watched, app_of, grid_of, initial, moved, record_of
 
 ROUNDS = 5
@@ -178,7 +176,7 @@ def test_a_model_that_became_nan_ends_no_run() -> None:
 def test_a_server_that_ends_its_rounds_keeps_nothing_of_them() -> None:
     base = Settings()
     controller = Controller("fixed", base, tolerance=0.5, rounds=ROUNDS)
-    grid = FedSZGrid.controlled(grid_of(app_of()), controller, Rules(), Deadlines())
+    grid = FedSZGrid(grid_of(app_of()), policy=controller, rules="fleet")
     kept = []
 
     for number in range(ROUNDS):
@@ -188,16 +186,3 @@ def test_a_server_that_ends_its_rounds_keeps_nothing_of_them() -> None:
         kept.append(len(grid._statistics.replies))
 
     assert kept == [CLIENTS] * ROUNDS
-
-
-@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
-def test_the_last_evaluation_of_a_run_decides_nothing_in_the_next(strategy: type[FedAvg]) -> None:
-    records: list[RoundRecord] = []
-    measured = app_of(tell=lambda _, number: {"num-examples": 1, "accuracy": 0.1 * number})
-    grid = FedSZGrid(grid_of(measured), on_round=records.append)
-
-    for _ in range(2):
-        strategy().start(grid, record_of(initial()), num_rounds=2)
-
-    decisions = [record.decision for record in records]
-    assert decisions[:2] == decisions[2:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from fedsz.flower import record_of as record_of_state
 from fedsz.flower.strategy import streamed
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.stream import format as stream_format
-from tests.federation import Watched, around, array_bytes, record_of, to_arrays
+from tests.federation import Watched, around, record_of, to_arrays
 
 Arrays = dict[str, np.ndarray]
 Train = Callable[[int, int, Arrays], tuple[Arrays, dict[str, Any]]]
@@ -294,32 +294,6 @@ def test_one_client_with_another_metric_has_no_other_refused() -> None:
     assert (traffic.replies, traffic.failures) == (36, [])
 
 
-@STRATEGIES
-def test_a_mod_of_the_train_function_alone_lets_evaluations_pass(strategy: type[FedAvg]) -> None:
-    app = ClientApp()
-    seen: list[Arrays] = []
-
-    @app.train(mods=[FedSZMod()])
-    def _(message: Message, context: Context) -> Message:
-        arrays, metrics = one_step(0, 1, to_arrays(message.content["arrays"]))
-        content = {"arrays": record_of(arrays), "metrics": MetricRecord(metrics)}
-        return Message(RecordDict(content), reply_to=message)
-
-    @app.evaluate()
-    def _(message: Message, context: Context) -> Message:
-        seen.append(to_arrays(message.content["arrays"]))
-        said = MetricRecord({"num-examples": 1, "loss": 1.0})
-        return Message(RecordDict({"metrics": said}), reply_to=message)
-
-    grid = grid_of(app, 3)
-    result = strategy().start(grid, record_of(BODY_AND_HEAD), num_rounds=3)
-
-    assert result.evaluate_metrics_clientapp.keys() == {1, 2, 3}
-    assert len(seen) == 9
-    assert all(model.keys() == BODY_AND_HEAD.keys() for model in seen)
-    assert grid.take_traffic().failures == []
-
-
 def first_of_fedbn(context: Context) -> int:
     """As Flower's baseline of FedBN does."""
     if not context.state.array_records:
@@ -556,59 +530,6 @@ def test_the_state_of_a_client_is_two_models(policy: str | None) -> None:
     assert 2.0 * model["w"].nbytes <= size <= 2.1 * model["w"].nbytes
 
 
-def test_a_node_that_restarts_with_another_id_is_sent_no_key_frame(tmp_path: Path) -> None:
-    """As a SuperNode without a key does; its folder has outlived it."""
-
-    class Restarting(WrappedGrid):
-        """Its first node dies in round 3, and comes back as the fourth."""
-
-        round = 0
-
-        def get_node_ids(self) -> list[int]:
-            ids = list(self.inner.get_node_ids())
-            return ids[:3] if self.round < 3 else ids[1:]
-
-        def stream_replies(
-            self, messages: Iterable[Message], *, timeout: float | None = None
-        ) -> Iterator[Message]:
-            asked = list(messages)
-            if asked[0].metadata.message_type != "train":
-                return super().stream_replies(asked, timeout=timeout)
-            self.round += 1
-            dead = next(iter(self.inner.get_node_ids())) if self.round == 3 else None
-            asked = [message for message in asked if message.metadata.dst_node_id != dead]
-            sizes.append([array_bytes(message.content) for message in asked])
-            return super().stream_replies(asked, timeout=timeout)
-
-    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
-        rng = np.random.default_rng((client, number))
-        steps = {name: rng.normal(0, 1e-3, x.shape).astype("f4") for name, x in model.items()}
-        return {name: x + steps[name] for name, x in model.items()}, {"num-examples": 1}
-
-    class Asking(FedAvg):
-        """Queries all nodes before each round: a query is no request for the model."""
-
-        def configure_train(self, number: int, arrays: ArrayRecord, *rest: Any) -> Any:
-            queries = [Message(RecordDict(), node, "query") for node in grid.get_node_ids()]
-            assert not any(reply.has_error() for reply in grid.send_and_receive(queries))
-            return super().configure_train(number, arrays, *rest)
-
-    app = app_of(train, [FedSZMod(state_dir=tmp_path)])
-    app.query()(lambda message, _: Message(RecordDict(), reply_to=message))
-    nodes = [{"partition-id": i % 3} for i in range(4)]
-    start = {"w": np.random.default_rng(0).normal(size=(80, 90)).astype("f4")}
-    watched = Watched(Restarting(LocalGrid(app, nodes)))
-    records: list[RoundRecord] = []
-    sizes: list[list[int]] = []  # of streams, by round
-    grid = FedSZGrid(watched, on_round=records.append)
-    Asking(fraction_evaluate=0).start(grid, record_of(start), num_rounds=5)
-
-    assert [record.replies for record in records] == [3, 3, 2, 3, 3]
-    assert [len(record.failures) for record in records] == [0, 0, 1, 0, 0]
-    assert len(watched.down) == 30  # with the queries; no message was sent twice
-    assert max(sizes[3]) < sizes[0][0] / 2
-
-
 # C: bad input
 
 
@@ -629,25 +550,6 @@ def test_a_client_that_knows_the_model_takes_deltas_of_as_many_tensors(
     FedAvg(fraction_evaluate=0).start(grid, record_of(start), num_rounds=2)
 
     assert grid.take_traffic().failures == []
-
-
-@STRATEGIES
-@pytest.mark.parametrize(("dtype", "size"), [("f4", 1e24), ("f4", 1e30), ("f8", 1e300)])
-def test_weights_whose_squares_are_beyond_all_floats_are_finite(
-    strategy: type[FedAvg], dtype: str, size: float
-) -> None:
-    rng = np.random.default_rng(0)
-    start = {"w": (rng.uniform(0.5, 1, (80, 90)) * size).astype(dtype)}
-
-    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
-        return {"w": (model["w"] * (1 - 0.01 * client)).astype(dtype)}, {"num-examples": 1}
-
-    grid = grid_of(app_of(train), 2)
-    result = strategy(fraction_evaluate=0).start(grid, record_of(start), num_rounds=1)
-
-    assert grid.take_traffic().failures == []
-    trained = to_arrays(result.arrays)["w"] / size
-    assert np.allclose(trained, 0.995 * start["w"] / size, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float32", "int64"])

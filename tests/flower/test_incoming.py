@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
@@ -14,8 +14,9 @@ from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.mean import Mean
 from fedsz.flower.refusal import Refusal
 from fedsz.flower.rules import Rules, Typical
+from fedsz.flower.strategy import streamed
 from fedsz.flower.update import SealedRecord, Update
-from fedsz.transport.replies import Replies, StreamedRequest
+from fedsz.transport.replies import StreamedRequest
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, run, to_arrays
 
 
@@ -63,14 +64,17 @@ def test_a_wrapper_that_knows_nothing_keeps_streaming(monkeypatch: pytest.Monkey
 def test_a_strategy_that_did_not_ask_gets_plain_arrays() -> None:
     grid = FedSZGrid(grid_of(app_of()), 1e-2)
     asked = FedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid)
-    streamed = StreamingFedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid)
+    inside = StreamingFedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid)
 
     plain = list(grid.send_and_receive(asked))
-    sealed = list(grid.send_and_receive(streamed))
+    wrapped = list(grid.send_and_receive(inside))
+    sealed = list(grid.send_and_receive(streamed(inside)))
 
-    kinds = [{type(r) for r in m.content.array_records.values()} for m in (*plain, *sealed)]
-    assert kinds[:CLIENTS].count({SealedRecord}) == 0
-    assert kinds[CLIENTS:] == [{SealedRecord}] * CLIENTS
+    kinds = [
+        {type(r) for m in some for r in m.content.array_records.values()}
+        for some in (plain, wrapped, sealed)
+    ]
+    assert kinds == [{ArrayRecord}, {ArrayRecord}, {SealedRecord}]
 
 
 def test_on_the_wire_a_streamed_request_is_its_records() -> None:
@@ -98,26 +102,6 @@ def test_whoever_did_not_ask_waits_for_all_replies() -> None:
             FedAvg().configure_train(1, record_of(initial()), ConfigRecord(), grid)
         )
         assert sorted(trained) == list(range(CLIENTS))
-
-
-def test_replies_are_a_sequence_that_fills_while_it_is_read() -> None:
-    made: list[int] = []
-
-    def coming() -> Any:
-        for i in range(3):
-            made.append(i)
-            yield i
-
-    replies = Replies(coming())
-
-    assert made == []
-    assert bool(replies)
-    assert made == [0]
-    assert [x for _, x in zip(range(2), replies, strict=False)] == [0, 1]
-    assert made == [0, 1]
-    assert (len(replies), list(replies), list(replies)) == (3, [0, 1, 2], [0, 1, 2])
-    assert (replies[-1], replies[1:]) == (2, [1, 2])
-    assert not Replies(iter(()))
 
 
 @pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])

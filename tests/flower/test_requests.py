@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg
 from fedsz.flower.wrapped_grid import WrappedGrid
-from tests.federation import CLIENTS, app_of, around, grid_of, initial, moved, record_of, to_arrays
+from tests.federation import CLIENTS, app_of, around, grid_of, initial, moved, record_of
 from tests.flower.faulty_grids import (
     FaultyGrid,
     error_first,
@@ -116,7 +116,7 @@ def test_an_app_that_fails_is_counted_for_its_node(engine: str, way: str) -> Non
         grid._statistics._on_round = records.append
 
         assert WAYS[way](grid, 2) == 2 * (CLIENTS - 1)
-        grid.end_round()
+        grid._end_if_open()
 
     assert len(grid._requests) == 0
     failures = [failure for record in records for failure in record.failures]
@@ -152,8 +152,6 @@ def test_faulty_answers_are_counted_for_who_was_asked(name: str, way: str) -> No
     if not (name == "never" and way == "pushing"):  # an app that gives up does not say so
         assert counted == ([str(faulty)] * 2 if fails else [])
         assert len(grid._requests) == 0
-    grid.end_round()
-    assert set(grid._backoff.failed) == {int(node) for node in counted}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -167,7 +165,7 @@ def test_a_reply_for_another_node_counts_for_who_was_asked(way: str) -> None:
     )
 
     assert WAYS[way](grid, 3) == 3 * CLIENTS
-    grid.end_round()
+    grid._end_if_open()
 
     assert sorted(nodes) == sorted(3 * [str(node) for node in inner.get_node_ids()])
     assert grid.take_traffic().failures == []
@@ -277,24 +275,3 @@ def test_a_run_that_only_evaluates_is_none_that_fails(strategy: type[FedAvg]) ->
     result = trained(strategy(fraction_train=0.0), grid, rounds=5)
 
     assert len(result.evaluate_metrics_clientapp) == 5
-
-
-def test_a_second_start_is_a_new_run() -> None:
-    """Nothing of the first: its steps are those of a Grid that has seen no other run."""
-
-    def run(grid: FedSZGrid) -> np.ndarray:
-        strategy = FedAvg(fraction_evaluate=0)
-        model = {name: x for name, x in initial().items() if "fc" in name}
-        result = strategy.start(grid, record_of(model), num_rounds=3)
-        return to_arrays(result.arrays)["fc.weight"] - model["fc.weight"]
-
-    def edit(client: int, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: x + x.dtype.type(client) for name, x in arrays.items() if "fc" in name}
-
-    inner = grid_of(app_of(edit))
-    grid = FedSZGrid(inner, "std:3", downlink="std:3")
-
-    first, second = run(grid), run(grid)
-
-    assert np.allclose(first, second, rtol=1e-4)  # but for the order of the clients
-    assert grid._statistics.controller.next_round == 3

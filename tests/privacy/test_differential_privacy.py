@@ -192,7 +192,7 @@ def update_of(model: Model, start: Model) -> Update:
 def test_what_is_added_up_is_what_is_decoded() -> None:
     start = initial()
     update, mean = update_of(moved(start, 1), start), Mean()
-    clipped, terms, scale = SealedRecord(update, None, C).opened()
+    clipped, terms, scale = SealedRecord(update, [], C).opened()
     mean.add(clipped, terms, 7.0, scale)
 
     decoded, _ = update.clipped(C)

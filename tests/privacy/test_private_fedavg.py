@@ -242,7 +242,7 @@ def test_a_resumed_run_goes_on_with_what_was_spent() -> None:
 @pytest.mark.parametrize("clip", [C, "quantile:start=0.5"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"rules": "fleet", "min_replies": 3}, {"downlink": "std:1"}, None],
+    [{}, {"rules": "fleet"}, {"downlink": "std:1"}, None],
     ids=["run", "fleet", "downlink", "Flower's own"],
 )
 @pytest.mark.parametrize("nobody", ["drawn", "replies"])

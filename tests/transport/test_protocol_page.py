@@ -18,7 +18,7 @@ from fedsz.core.protocol import ReplyNote
 from fedsz.core.protocol import Request as FedszRequest
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
-from fedsz.flower.mod import APP_FAILED, NEEDS_KEY_FRAME
+from fedsz.flower.mod import NEEDS_KEY_FRAME
 from fedsz.flower.outgoing import FALLBACKS
 from fedsz.flower.records import KEY, STYPE, replaced, sealed
 from fedsz.stream.format import MAGIC
@@ -201,7 +201,7 @@ def test_a_request_of_the_session_is_one_that_clients_take() -> None:
 
 
 def test_names_and_limits_are_those_of_the_code() -> None:
-    said = [f"`/{SERVICE}/{METHOD}`", f"`{STYPE}`", f"`{KEY}`", NEEDS_KEY_FRAME, APP_FAILED]
+    said = [f"`/{SERVICE}/{METHOD}`", f"`{STYPE}`", f"`{KEY}`", NEEDS_KEY_FRAME]
     said += [f"`{codec}`" for codec in FALLBACKS]
     assert [text for text in said if text not in PAGE] == []
     assert frames.MAX_FRAME_BYTES == 1 << 20
