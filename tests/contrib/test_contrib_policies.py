@@ -30,7 +30,7 @@ SPECS = (
     "layers",
     "layers:limit=4",
     "gate",
-    "gate:codecs=uniform/szx,again=2",
+    "gate:again=2",
     "auto+layers+gate",
     "schedule:first=std:1e+1+accuracy+dc2",
 )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedsz.bounds import ErrorBound
 from fedsz.contrib.dc2 import Dc2
 from fedsz.control.gate import RAW
-from fedsz.control.record import Decision, RoundRecord
+from fedsz.control.record import RoundRecord
 from fedsz.control.transfer_time import UpdateCost
 from tests.policies import BASE, client, decide, factor_of, row
 
@@ -120,27 +120,6 @@ def test_gate_is_the_inequality(
     assert decided.codecs == ({} if 0 < seconds < plain else {"1": RAW})
     cost = UpdateCost(raw, sent, encode, decode)
     assert cost.is_worth(bandwidth) == (0 < seconds < plain)
-
-
-@given(bandwidths, st.lists(st.tuples(counts, short), min_size=2, max_size=2))
-def test_gate_takes_the_fastest_codec_once_it_has_tried_them(
-    bandwidth: float, costs: list[tuple[int, float]]
-) -> None:
-    spec, raw = "gate:codecs=uniform/szx", 10**6
-    assert decide(spec).codecs == {}
-    first = row(1, clients=[client(bandwidth=bandwidth)], decision=Decision(config=BASE))
-    history, seconds = [row(0), first], {RAW: 8 * raw / bandwidth}
-    for codec, (sent, encode) in zip(("uniform", "szx"), costs, strict=True):
-        decision = decide(spec, history)
-        assert decision.codecs == {"1": codec}
-        took = {"sent_bytes": sent, "encode_seconds": encode, "decode_seconds": 0.0}
-        seen = client(bandwidth=bandwidth, raw_bytes=raw, **took)
-        history.append(row(len(history), clients=[seen], decision=decision))
-        seconds[codec] = UpdateCost(raw, sent, encode, 0.0).seconds(bandwidth)
-    least = sorted(seconds.values())
-    assume(not math.isclose(least[0], least[1]))
-
-    assert decide(spec, history).codecs == {"1": min(seconds, key=lambda c: seconds[c])}
 
 
 def test_gate_asks_again_and_remembers_the_speed_of_the_codec() -> None:

@@ -34,8 +34,7 @@ from tests.policies import BASE, controller, decide
         ("dc2:width=1", "above 0, below 1", {}),
         ("layers:limit=0.5", "at least 1", {}),
         ("layers", "layers needs update delta", {"update": "weights"}),
-        ("gate:codecs=sz9", "no codec 'sz9'", {}),
-        ("gate:codecs=szx/raw", "by itself", {}),
+        ("gate:codecs=szx", "policy 'gate' has no setting 'codecs'; have again", {}),
         ("gate:again=0", "at least 1", {}),
     ],
 )
