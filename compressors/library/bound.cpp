@@ -9,8 +9,6 @@
 namespace fedsz::library {
 namespace {
 
-constexpr std::size_t kSome = 1024;  // elements in float32 at a time
-
 struct Payload {
     Buffer bytes;
     double max_error, left;
@@ -25,61 +23,26 @@ Payload encode(const Task& task, Dtype dtype, const void* x, const void* base, d
     return {std::move(bytes), encoded.max_error, encoded.left};
 }
 
-// Calls use(i, x, base, n) with pieces of two narrow arrays in float32.
-template <class Use>
-void in_single(const Task& task, const void* x, const Use& use) {
+// As many elements of float16 or bfloat16, in float32.
+Vector<float> widened(const Task& task, const void* elements) {
+    Vector<float> y(task.n);
     visit(task.dtype, [&]<class E>(E) {
         if constexpr (sizeof(typename E::Stored) == 2) {
-            const auto* from = static_cast<const typename E::Stored*>(x);
-            const auto* base = static_cast<const typename E::Stored*>(task.base);
-            float some[kSome], start[kSome];
-            for (std::size_t at = 0; at < task.n; at += kSome) {
-                const std::size_t n = std::min(kSome, task.n - at);
-                std::transform(from + at, from + at + n, some, E::widen);
-                std::transform(base + at, base + at + n, start, E::widen);
-                use(E{}, at, some, start, n);
-            }
+            const auto* x = static_cast<const typename E::Stored*>(elements);
+            std::transform(x, x + task.n, y.begin(), E::widen);
         }
     });
-}
-
-template <class T>
-Vector<float> widened(const Task& task, const void* elements, const T& widen) {
-    const auto* x = static_cast<const std::uint16_t*>(elements);
-    Vector<float> y(task.n);
-    std::transform(x, x + task.n, y.begin(), widen);
     return y;
 }
-
-// As Python's: of a NaN and others, a NaN.
-double least(double a, double b) { return std::isnan(a) || a < b ? a : b; }
-double greatest(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
 // Looks at x and x - base, in the dtype of differences.
 uniform::Comparison compared(const Task& task, const void* x, bool deviation) {
     if (is_wide(task.dtype))
         return uniform::compare(task.dtype, x, task.base, task.n, {deviation, false},
                                 task.settings);
-    if (deviation) {
-        const auto look = [&](const auto& widen) {
-            const auto wide = widened(task, x, widen), base = widened(task, task.base, widen);
-            return uniform::compare(Dtype::float32, wide.data(), base.data(), task.n, {true, false},
-                                    task.settings);
-        };
-        return task.dtype == Dtype::float16 ? look(uniform::Float16::widen)
-                                            : look(uniform::BFloat16::widen);
-    }
-    uniform::Comparison all{};
-    in_single(
-        task, x, [&](auto, std::size_t at, const float* some, const float* base, std::size_t n) {
-            const auto one = uniform::compare(Dtype::float32, some, base, n, {}, task.settings);
-            if (at == 0) all = one;
-            all.low = least(all.low, one.low);
-            all.high = greatest(all.high, one.high);
-            all.least = least(all.least, one.least);
-            all.greatest = greatest(all.greatest, one.greatest);
-        });
-    return all;
+    const auto wide = widened(task, x), base = widened(task, task.base);
+    return uniform::compare(Dtype::float32, wide.data(), base.data(), task.n, {deviation, false},
+                            task.settings);
 }
 
 // The largest magnitude that a tensor can have once it is decoded.
@@ -99,35 +62,6 @@ Allowed allowed(const uniform::Comparison& seen, const ErrorBound& rule, Dtype d
     return {bound, half_ulp(std::max(-seen.least, seen.greatest), dtype) + half_ulp(most, dtype)};
 }
 
-// The largest power of two of which halves, and the rounding of a sum, keep a bound.
-double power_below(double bound) {
-    return std::ldexp(1.0, int(std::floor(std::log2(bound * 4 / 3))));
-}
-
-// In half precision: multiples of a power of two; all else goes exactly.
-std::optional<Coded> encode_multiples(const Task& task, const void* x, double bound, double step) {
-    Vector<float> multiples(task.n);
-    const float unit = float(step), most = float(bound);
-    double error = 0;
-    in_single(
-        task, x,
-        [&]<class E>(E, std::size_t at, const float* wanted, const float* base, std::size_t n) {
-            for (std::size_t i = 0; i < n; ++i) {
-                const auto distance = [&](float moved) {
-                    return std::abs(E::widen(narrowed<E>(base[i] + moved)) - wanted[i]);
-                };
-                const float difference = wanted[i] - base[i];
-                float part = std::rint(difference / unit) * unit;
-                if (!(distance(part) <= most)) part = difference;  // a tie of the last rounding
-                if (const double moved = distance(part); moved > error) error = moved;
-                multiples[at + i] = part;
-            }
-        });
-    if (!(error <= bound)) return std::nullopt;
-    Payload payload = encode(task, Dtype::float32, multiples.data(), nullptr, 0, step);
-    return Coded{std::move(payload.bytes), bound, error, FEDSZ_DIFFERENCE};
-}
-
 std::optional<Coded> encode_difference(const Task& task, const void* x, void* left) {
     const Dtype dtype = wide(task.dtype);
     const auto seen = compared(task, x, task.bound.kind == FEDSZ_BOUND_STD);
@@ -135,26 +69,26 @@ std::optional<Coded> encode_difference(const Task& task, const void* x, void* le
     if (!std::isfinite(seen.least) || !std::isfinite(seen.greatest)) return std::nullopt;
     auto [bound, rounding] = allowed(seen, task.bound, dtype);
     if (!std::isfinite(rounding)) return std::nullopt;
+    double spare = bound - rounding, narrowing = 0;
     if (dtype != task.dtype) {
-        rounding += half_ulp(reach(seen, bound), task.dtype);
-        if (bound > 1e-30 && bound < 1e30)
-            if (const double step = power_below(bound); bound - rounding < step / 2)
-                return encode_multiples(task, x, bound, step);
+        // Rounding a sum to a dtype that holds x doubles its error at most.
+        narrowing = half_ulp(reach(seen, bound), task.dtype);
+        spare = std::max(spare - narrowing, bound / 2 - rounding);
     }
-    const double spare = bound - rounding;
     if (!(spare > 0)) return std::nullopt;
     if (dtype == task.dtype) {
         Payload payload = encode(task, dtype, x, task.base, spare, 0, {}, left);
         return Coded{std::move(payload.bytes), bound, payload.max_error + rounding,
                      FEDSZ_DIFFERENCE};
     }
-    Vector<float> difference(task.n);
-    in_single(task, x,
-              [&](auto, std::size_t at, const float* some, const float* base, std::size_t n) {
-                  std::transform(some, some + n, base, &difference[at], std::minus<>());
-              });
+    Vector<float> difference = widened(task, x);
+    const auto base = widened(task, task.base);
+    std::transform(difference.begin(), difference.end(), base.begin(), difference.begin(),
+                   std::minus<>());
     Payload payload = encode(task, dtype, difference.data(), nullptr, spare);
-    return Coded{std::move(payload.bytes), bound, payload.max_error + rounding, FEDSZ_DIFFERENCE};
+    const double error = payload.max_error + rounding;
+    return Coded{std::move(payload.bytes), bound, std::min(error + narrowing, 2 * error),
+                 FEDSZ_DIFFERENCE};
 }
 
 std::optional<Coded> encode_values(const Task& task, const void* x, void* left) {

@@ -21,8 +21,9 @@ from fedsz.core.tensors import (
     CodedTensor,
     Entry,
     compared,
+    encode_difference,
     encode_lossless,
-    encode_lossy,
+    encode_within,
 )
 from fedsz.errors import CodecError, CodecUnavailable, CorruptStream
 from fedsz.methods import Chain, Shared, State, TensorSpec
@@ -134,7 +135,14 @@ class CodecCoder(Coder):
             return None
         if isinstance(self.codec, LosslessCodec):
             return encode_lossless([entry], self.codec)
-        within = encode_lossy(entry.x, entry.base, bound, self.codec)
+        within = None
+        if entry.base is not None:
+            within = encode_difference(entry.x, entry.base, bound, self.codec)
+        # A bound by the deviation of differences is none for values: what did not move would be
+        # lost.
+        if within is None and (entry.base is None or bound.kind != "std"):
+            absolute = bound.absolute(entry.x)
+            within = encode_within(entry.x, absolute, self.codec) if absolute else None
         if within is None or hardly_saves(within.payload, entry.x):
             return None
         stated = within.bound if self.codec.keeps_bound else within.max_error

@@ -9,9 +9,9 @@ where d is x - r as it is rounded, and the last two terms are half the distance 
 numbers at most: the codec gets what they leave of the bound.
 
 In half precision that is often nothing: the largest weights are further apart than the bound is
-wide. But there d is a multiple of that distance, and of any smaller power of two. So such tensors
-take a power of two as their step: large weights come back as they were, and small ones within the
-bound.
+wide. But rounding r + d' to a dtype that holds x doubles its error at most, since the nearest
+number is no further from r + d' than x is. So such tensors get half the bound, and large weights
+come back as they were.
 
 A lossless tensor is coded as it is, or as the difference of its bits. Bits of floats, read as
 integers in the order of the values, are close where the values are: what a small step changed is in
@@ -34,7 +34,7 @@ from fedsz.codecs import Codec, LosslessCodec, Raw, _stream
 from fedsz.codecs.base import FLOAT32, Opened, OpenedArray
 from fedsz.codecs.lossless import Zstd
 from fedsz.codecs.spread import half_ulp
-from fedsz.codecs.uniform import Comparison, Uniform, compare
+from fedsz.codecs.uniform import Comparison, compare
 from fedsz.core.reference import Reference
 from fedsz.errors import CorruptStream
 from fedsz.stream import BITS, Part, Tensor
@@ -42,7 +42,6 @@ from fedsz.stream import BITS, Part, Tensor
 if TYPE_CHECKING:
     from fedsz.core.decode import PipelineDecoder
 
-OCTAVES: Final = (1e-30, 1e30)  # bounds whose steps `Uniform.encode_multiples` takes
 # Of differences of bits, whatever the codec of plain bytes: higher levels gain nothing on planes.
 BITS_CODEC: Final = Zstd(level=1)
 
@@ -77,27 +76,6 @@ class Within(NamedTuple):
     bound: float
     max_error: float
     is_difference: bool = False
-
-
-def encode_lossy(
-    x: NDArray, base: NDArray | None, error_bound: ErrorBound, codec: Codec
-) -> Within | None:
-    """Code a tensor as the difference from its base, or as it is; None where neither can be had.
-
-    Args:
-        x: the tensor, of a floating dtype.
-        base: of its dtype and shape; None if there is none.
-        error_bound: of kind ``std`` it is of the difference, where there is a base.
-        codec: a lossy one.
-    """
-    if base is not None:
-        within = encode_difference(x, base, error_bound, codec)
-        # A bound by the deviation of differences is none for values: what did not move would be
-        # lost.
-        if within is not None or error_bound.kind == "std":
-            return within
-    absolute = error_bound.absolute(x)
-    return encode_within(x, absolute, codec) if absolute else None
 
 
 def encode_within(x: NDArray, bound: float, codec: Codec) -> Within | None:
@@ -136,16 +114,17 @@ def encode_difference(
     # NaN and infinities come back exactly only as they are.
     if not (math.isfinite(statistics.least) and math.isfinite(statistics.greatest)):
         return None
-    bound, rounding = bound_of(statistics, error_bound, dtype)
-    if not math.isfinite(rounding):
-        return None
-    if x.dtype != dtype:
-        rounding += half_ulp(_reach(statistics, bound), x.dtype)
-        if isinstance(codec, Uniform) and OCTAVES[0] < bound < OCTAVES[1]:
-            step = power_below(bound)
-            if bound - rounding < step / 2:
-                return _encode_half(x, base, bound, step, codec)
+    spread = statistics.deviation if error_bound.kind == "std" else statistics.high - statistics.low
+    bound = error_bound.absolute_of(spread)
+    largest = max(-statistics.low, statistics.high)
+    if largest + bound > float(finfo(dtype).max):
+        return None  # a sum could be infinite
+    rounding = half_ulp(max(-statistics.least, statistics.greatest), dtype)
+    rounding += half_ulp(largest + bound, dtype)
     spare = bound - rounding
+    if x.dtype != dtype:
+        narrowing = half_ulp(largest + bound, x.dtype)
+        spare = max(spare - narrowing, bound / 2 - rounding)
     if not spare > 0:
         return None
     if x.dtype == dtype and dtype in codec.dtypes:
@@ -156,83 +135,17 @@ def encode_difference(
             return None
         payload, error = coded.payload, coded.max_error
     if not codec.keeps_bound:  # beyond which roundings are larger
-        rounding += half_ulp(_reach(statistics, error + rounding), x.dtype)
-    return Within(payload, bound, error + rounding, is_difference=True)
-
-
-def bound_of(
-    statistics: Comparison, error_bound: ErrorBound, dtype: np.dtype
-) -> tuple[float, float]:
-    """Return an absolute bound, and what rounding a difference, and its sum with the base, takes.
-
-    That is infinite where such a sum could be: beyond the largest number.
-    """
-    spread = statistics.deviation if error_bound.kind == "std" else statistics.high - statistics.low
-    bound = error_bound.absolute_of(spread)
-    reach = _reach(statistics, bound)
-    if reach > float(finfo(dtype).max):
-        return bound, math.inf
-    return bound, half_ulp(max(-statistics.least, statistics.greatest), dtype) + half_ulp(
-        reach, dtype
-    )
-
-
-def _reach(statistics: Comparison, bound: float) -> float:
-    """Return the largest magnitude that a tensor can have once it is decoded."""
-    return max(-statistics.low, statistics.high) + bound
-
-
-def _encode_half(
-    x: NDArray, base: NDArray, bound: float, step: float, codec: Uniform
-) -> Within | None:
-    """Code x - base in half precision, in multiples of a power of two; all else goes exactly."""
-    multiples, error = np.empty(x.shape, FLOAT32), 0.0
-    flat = multiples.reshape(-1)
-    for here, wanted, start in _in_single(x, base):
-        difference = wanted - start
-        with np.errstate(over="ignore"):  # what is beyond all multiples is not kept
-            part = np.rint(difference / np.float32(step)) * np.float32(step)
-        is_within = _distance(start, part, wanted, x.dtype) <= bound
-        np.copyto(part, difference, where=~is_within)  # a tie of the last rounding
-        error = max(error, float(_distance(start, part, wanted, x.dtype).max()))
-        flat[here] = part
-    if not error <= bound:
-        return None
-    payload = codec.encode_multiples(multiples, None, step)
+        rounding += half_ulp(largest + error + rounding, x.dtype)
+    error += rounding
+    if x.dtype != dtype:
+        error = min(error + narrowing, 2 * error)
     return Within(payload, bound, error, is_difference=True)
 
 
-def _distance(start: NDArray, step: NDArray, wanted: NDArray, dtype: np.dtype) -> NDArray:
-    """Return how far start + step is from what is wanted, once it is of a narrower dtype."""
-    return np.abs(narrow(start + step, dtype).astype(FLOAT32) - wanted)
-
-
 def compared(x: NDArray, base: NDArray, *, deviation: bool) -> Comparison:
-    """Compare in the dtype of differences; slice by slice where that is not the arrays' own."""
-    dtype = wide(x.dtype)
-    if x.dtype == dtype or deviation:
-        sides = (side.astype(dtype, copy=False) for side in (x, base))
-        return compare(*sides, deviation=deviation)
-    found = [compare(a, b) for _, a, b in _in_single(x, base)]
-    low, high, least, greatest, *_ = np.array(found).T
-    # By numpy, whose least and greatest of a NaN and others is NaN.
-    ends = float(low.min()), float(high.max()), float(least.min()), float(greatest.max())
-    return Comparison(*ends, 0.0)
-
-
-def _in_single(x: NDArray, base: NDArray) -> Iterator[tuple[slice, NDArray, NDArray]]:
-    """Yield slices of two arrays, in float32."""
-    flat, start = x.reshape(-1), base.reshape(-1)
-    for here in chunks(flat.size):
-        yield here, flat[here].astype(FLOAT32), start[here].astype(FLOAT32)
-
-
-def power_below(bound: float) -> float:
-    """Return the largest power of two of which halves, and the rounding of a sum, keep a bound.
-
-    The rounding is by a quarter of it at most: numbers that lie further apart are its multiples.
-    """
-    return math.ldexp(1.0, math.floor(math.log2(bound * 4 / 3)))
+    """Compare in the dtype of differences."""
+    sides = (side.astype(wide(x.dtype), copy=False) for side in (x, base))
+    return compare(*sides, deviation=deviation)
 
 
 @dataclass(frozen=True)
