@@ -82,9 +82,11 @@ std::optional<Coded> encode_difference(const Task& task, const void* x, void* le
                      FEDSZ_DIFFERENCE};
     }
     Vector<float> difference = widened(task, x);
-    const auto base = widened(task, task.base);
-    std::transform(difference.begin(), difference.end(), base.begin(), difference.begin(),
-                   std::minus<>());
+    {
+        const auto base = widened(task, task.base);
+        std::transform(difference.begin(), difference.end(), base.begin(), difference.begin(),
+                       std::minus<>());
+    }
     Payload payload = encode(task, dtype, difference.data(), nullptr, spare);
     const double error = payload.max_error + rounding;
     return Coded{std::move(payload.bytes), bound, std::min(error + narrowing, 2 * error),
