@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz.core.client import ClientSession
@@ -26,7 +26,7 @@ class ClientGuard(Protocol):
         """Return the answer to a message of a secure sum without a model."""
 
     def guarded(
-        self, message: Message, context: Context, call_next: ClientAppCallable, records: Records
+        self, message: Message, call_next: ClientAppCallable, records: Records
     ) -> ClientAppCallable:
         """Return the app for one message: within the limit of rounds, and with noise if asked."""
 
@@ -34,7 +34,6 @@ class ClientGuard(Protocol):
         self,
         request: ConfigRecord,
         message: Message,
-        context: Context,
         store: RecordStore,
         session: ClientSession,
     ) -> Callable[[Message], None]:

@@ -125,7 +125,7 @@ class FedSZMod:
         asked = self._guard.request_in(message)
         if asked is not None and not compat.records_in(message.content, ArrayRecord):
             return self._guard.answer(asked, message, store.records)
-        call_next = self._guard.guarded(message, context, call_next, store.records)
+        call_next = self._guard.guarded(message, call_next, store.records)
         # Before hours of training, not after: the codec may be missing here.
         note = note_of(message.content) if message.has_content() else None
         if note is None:
@@ -171,7 +171,7 @@ class FedSZMod:
             store.is_noisy = adds_noise(message.content)
         mask = None
         if asked is not None:
-            mask = self._guard.masking(asked, message, context, store, session)
+            mask = self._guard.masking(asked, message, store, session)
         message.content = replaced(message.content, plain)
         reply = call_next(message, context)
         if reply.has_content():

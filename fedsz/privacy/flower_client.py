@@ -30,7 +30,7 @@ from fedsz.errors import (
 from fedsz.flower.differential_privacy import NOISE_MULTIPLIER, NOISE_NORM, adds_noise
 from fedsz.flower.records import SECURE, TRAIN, passthrough_of, to_record, views_of
 from fedsz.flower.store import Records, RecordStore
-from fedsz.privacy.budget import MOST_NOISE
+from fedsz.privacy.budget import MOST_NOISE, concentrated
 from fedsz.privacy.client import Demands, SecureClient
 from fedsz.privacy.identity import Identity
 from fedsz.privacy.messages import Stage
@@ -49,9 +49,6 @@ from fedsz.transport.node import LASTING
 
 logger = logging.getLogger(__name__)
 
-# Of a client's node_config: the least noise multiplier that it trains with.
-LEAST: Final = "least-noise"
-
 # Entries of the record of a secure sum in messages.
 STAGE: Final = "stage"  # the name of a `Stage`
 REQUEST: Final = "request"  # a message of `fedsz.privacy.messages`
@@ -62,8 +59,8 @@ ANSWER: Final = "answer"
 # Records in the store, beside that of a secure sum's secrets.
 NOISED: Final = f"{LASTING}noised"  # the last round of each run with a share of noise
 PRIVATE: Final = "fedsz.private"  # is there if the last training had masks or noise
-ROUNDS: Final = f"{LASTING}rounds"  # counts rounds of training
-_COUNT, _STATE = "count", "state"
+ROUNDS: Final = f"{LASTING}rounds"  # of training: how many, and what they have spent
+_COUNT, _SPENT, _STATE = "count", "spent", "state"
 _RUNS: Final = 64  # whose last rounds are kept
 _IN_LOG: Final = "an error; its text is in the client's log"
 _LEAST: Final = 1e-30  # norm, and multiplier; the largest norm is one over that
@@ -88,11 +85,11 @@ class LocalNoise(NamedTuple):
         config[NOISE_NORM], config[NOISE_MULTIPLIER] = self.norm, self.multiplier
 
     @classmethod
-    def asked(cls, content: RecordDict, node_config: Mapping[str, Any]) -> Self | None:
+    def asked(cls, content: RecordDict) -> Self | None:
         """Return what a message asks for; None if for nothing.
 
         Raises:
-            ConfigError: it is less noise than this client wants, or no number.
+            ConfigError: it is no noise that there is.
         """
         configs: list[Any] = [
             c for c in compat.records_in(content, ConfigRecord).values() if NOISE_NORM in c
@@ -104,11 +101,6 @@ class LocalNoise(NamedTuple):
             _LEAST <= found.norm <= 1 / _LEAST and _LEAST <= found.multiplier <= MOST_NOISE
         ):
             raise ConfigError(f"the server asks for no noise that there is: {found}")
-        least, have = float(node_config.get(LEAST, 0)), found.multiplier if found else 0.0
-        if have < least:
-            raise ConfigError(
-                f"the server asks for noise of {have:g} clipping norms; this client wants {least:g}"
-            )
         return found
 
     def added(
@@ -150,9 +142,11 @@ class SecureMember:
         required: whether it trains for no other rounds: its update goes out masked or not at all.
         most_rounds: rounds that it trains in at most, over all runs, as long as its state is there;
             0 for no limit. A server that crashed and asks for the same reply again gets it.
+        most_epsilon: what it spends at most, likewise, at a delta of 1e-5: as its own noise has it,
+            or that of a secure sum. Without such noise it does not train. 0 for no limit.
 
     Raises:
-        ConfigError: the limit is below 0.
+        ConfigError: a limit is below 0.
 
     Examples:
         >>> from flwr.clientapp import ClientApp
@@ -167,11 +161,12 @@ class SecureMember:
         *,
         required: bool = True,
         most_rounds: int = 0,
+        most_epsilon: float = 0.0,
     ) -> None:
-        if most_rounds < 0:
-            raise ConfigError(f"most_rounds must be at least 0, got {most_rounds}")
-        self._about = identity, demands
-        self._required, self._most_rounds = required, most_rounds
+        if not min(most_rounds, most_epsilon) >= 0:
+            raise ConfigError(f"limits are at least 0, got {most_rounds} and {most_epsilon:g}")
+        self._about, self._required = (identity, demands), required
+        self._most_rounds, self._most_epsilon = most_rounds, most_epsilon
 
     def request_in(self, message: Message) -> ConfigRecord | None:
         """Return what a message says of a secure sum, if it is of one.
@@ -189,7 +184,7 @@ class SecureMember:
         return None
 
     def guarded(
-        self, message: Message, context: Context, call_next: ClientAppCallable, records: Records
+        self, message: Message, call_next: ClientAppCallable, records: Records
     ) -> ClientAppCallable:
         """Return the app for one message: within the limit of rounds, and with noise if asked for.
 
@@ -198,7 +193,6 @@ class SecureMember:
 
         Args:
             message: as it came.
-            context: of the client.
             call_next: the app.
             records: of the client's store.
         """
@@ -207,8 +201,7 @@ class SecureMember:
             records.pop(PRIVATE, None)
             if SECURE in message.content or adds_noise(message.content):
                 records[PRIVATE] = ConfigRecord()
-        decides = self._required or float(context.node_config.get(LEAST, 0)) > 0
-        keeps_texts = decides or PRIVATE in records
+        keeps_texts = self._required or self._most_epsilon > 0 or PRIVATE in records
 
         def call(message: Message, context: Context) -> Message:
             try:
@@ -224,23 +217,29 @@ class SecureMember:
             return reply
 
         def train(message: Message, context: Context) -> Message:
-            noise = LocalNoise.asked(message.content, context.node_config)
-            self._count_round(records)
+            noise = LocalNoise.asked(message.content)
+            self._spend(records, noise)
             if noise and not isinstance(message.content.get(SECURE), ConfigRecord):
                 return _noised(noise, call, message, context)
             return call(message, context)
 
         return train if trains else call
 
-    def _count_round(self, records: Records) -> None:
-        if not self._most_rounds:
+    def _spend(self, records: Records, noise: LocalNoise | None) -> None:
+        """Count a round of training; raise `RefusedRequest` if it is beyond a limit."""
+        if not self._most_rounds and not self._most_epsilon:
             return
         record: Any = records.get(ROUNDS, {})
         done = int(record.get(_COUNT, 0))
-        if done >= self._most_rounds:
+        if self._most_rounds and done >= self._most_rounds:
             what = f"this client has trained in {done} rounds"
             raise RefusedRequest(f"{what}, and its limit is {self._most_rounds}")
-        records[ROUNDS] = ConfigRecord({_COUNT: done + 1})
+        # Any update may have been any other, twice the norm away.
+        spent = record.get(_SPENT, 0.0) + (2 / noise.multiplier**2 if noise else math.inf)
+        if self._most_epsilon and (epsilon := concentrated(spent)) > self._most_epsilon:
+            what = f"with this round, this client would have spent epsilon {epsilon:.4g}"
+            raise RefusedRequest(f"{what}, and its limit is {self._most_epsilon:g}")
+        records[ROUNDS] = ConfigRecord({_COUNT: done + 1, _SPENT: spent})
 
     def answer(self, request: ConfigRecord, message: Message, records: Records) -> Message:
         """Return the answer to a message without a model."""
@@ -267,7 +266,6 @@ class SecureMember:
         self,
         request: ConfigRecord,
         message: Message,
-        context: Context,
         store: RecordStore,
         session: ClientSession,
     ) -> Callable[[Message], None]:
@@ -286,7 +284,7 @@ class SecureMember:
         client = self._client(message, store.records)
         if (stage := _stage(request)) is not Stage.INPUTS:
             raise RefusedRequest(f"a model, and a request for {stage.value}")
-        noise = LocalNoise.asked(message.content, context.node_config)
+        noise = LocalNoise.asked(message.content)
         return _Masking(client, request, noise, store, session).mask
 
     def _client(self, message: Message, records: Records) -> SecureClient:

@@ -248,7 +248,7 @@ class SecureRounds:
             AbortedRound: no plan fits so many clients.
             ConfigError: the ring is too small for them.
         """
-        noise, bits = LocalNoise.asked(message.content, {}), self._options.bits
+        noise, bits = LocalNoise.asked(message.content), self._options.bits
         if not noise:
             return self._known.codec(model, clients, bits)
         members = planned(clients, self._options.assumed)

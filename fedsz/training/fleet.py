@@ -16,7 +16,7 @@ from fedsz.arrays import Layout
 from fedsz.control.record import RoundRecord, Traffic, count_failures
 from fedsz.errors import ConfigError
 from fedsz.privacy.client import Demands
-from fedsz.privacy.flower_client import LEAST, SecureMember
+from fedsz.privacy.flower_client import SecureMember
 from fedsz.privacy.identity import Identity
 from fedsz.training.apps import make_client_app, require_fit
 from fedsz.training.events import Client, Done, Event, Listening, Requested
@@ -215,7 +215,6 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
             "device": config.device,
             "initial": config.initial,
             **caps,
-            LEAST: config.dp_least_noise,
         },
         credentials=credentials,
         max_wait=config.max_wait,
@@ -240,6 +239,7 @@ def _member_of(config: RunConfig) -> SecureMember:
         identity,
         required=config.secure_only > 0,
         most_rounds=config.dp_most_rounds,
+        most_epsilon=config.dp_most_epsilon,
     )
 
 

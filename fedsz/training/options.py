@@ -240,8 +240,9 @@ class RunConfig:
     dp_seed: Annotated[int, Meta(ge=-1, le=(1 << 32) - 1, description="Draw the noise from this "
         "seed, for tests: it hides nothing then. -1 for the system's secure generator."),
         Use(PRIVACY, ALONE)] = -1
-    dp_least_noise: Annotated[float, Meta(ge=0, le=1e6, description="Refuse a server that asks for "
-        "less noise than this, in clipping norms: on this client's update, or on the secure sum."),
+    dp_most_epsilon: Annotated[float, Meta(ge=0, le=1e6, description="Spend this epsilon at most, "
+        "at a delta of 1e-5, over all runs, as long as --state-dir is there: by noise at this "
+        "client or in the secure sum, and never without. 0 for no limit."),
         Use(PRIVACY, (CLIENT,))] = 0.0
     dp_most_rounds: Annotated[int, Meta(ge=0, le=1_000_000_000, description="Train in this many "
         "rounds at most, over all runs, as long as --state-dir is there: a server that asks on "

@@ -17,7 +17,7 @@ from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg, SecureSu
 from fedsz.flower.records import SECURE, to_record
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.privacy.budget import epsilon_of
-from fedsz.privacy.flower_client import LEAST, LocalNoise
+from fedsz.privacy.flower_client import LocalNoise
 from fedsz.privacy.graph import Assumptions, plan
 from fedsz.privacy.messages import Stage
 from tests.federation import app_of
@@ -43,10 +43,9 @@ def grid_of(
     *mods: Any,
     clients: int = CLIENTS,
     bits: int = 20,
-    node: dict[str, Any] | None = None,
     **secure: Any,
 ) -> FedSZGrid:
-    nodes = [{"partition-id": i, "i": i, **(node or {})} for i in range(clients)]
+    nodes = [{"partition-id": i, "i": i} for i in range(clients)]
     app = app_of(edit, mods=[*mods, FedSZMod()])
     return FedSZGrid(LocalGrid(app, nodes), secure=SecureSum(bits=bits, **secure))
 
@@ -151,15 +150,6 @@ def _said(reply: Message) -> bytes:
         return reply.error.reason.encode()
     record: Any = reply.content[SECURE]
     return bytes(record["answer"])
-
-
-def test_a_client_can_insist_on_noise(caplog: pytest.LogCaptureFixture) -> None:
-    before, after = run(strategy_of(), grid_of(node={LEAST: 5.0}), start=model())
-    assert "asks for noise of 4 clipping norms; this client wants 5" in caplog.text
-    assert np.array_equal(before["w"], after["w"])
-
-    before, after = run(strategy_of(), grid_of(node={LEAST: 4.0}), start=model())
-    assert not np.array_equal(before["w"], after["w"])
 
 
 def test_a_server_cannot_have_one_client_add_less_noise(caplog: pytest.LogCaptureFixture) -> None:
