@@ -100,4 +100,4 @@ def test_a_client_noises_no_less_for_odd_updates() -> None:
         config = ConfigRecord()
         wrong.write(config)
         with pytest.raises(ConfigError, match="no noise that there is"):
-            LocalNoise.asked(RecordDict({"config": config}), {})
+            LocalNoise.asked(RecordDict({"config": config}))
