@@ -186,7 +186,8 @@ def build(name: str) -> Path:
             return folder
         if found.partition(" ")[0] != flags:
             shutil.rmtree(folder, ignore_errors=True)
-        stamp.unlink(missing_ok=True)
+        folder.mkdir(exist_ok=True)
+        stamp.write_text(f"{flags} unfinished")
         defined = [f"-D{key}={value}" for key, value in options.items()]
         _run("cmake", "-S", str(ROOT), "-B", str(folder), *defined)
         jobs = str(os.cpu_count() or 1)

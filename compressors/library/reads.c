@@ -1,13 +1,14 @@
-/* Decodes the streams of a file, for tests/compressors/test_c_machines.py: whole ones and damaged ones.
+/* Decodes the streams of a file, for tests/compressors/test_c_library.py: whole ones and damaged ones.
  *
  *     reads INPUT OUTPUT [freed]
  *
  * INPUT has, for each stream, three lengths (64 bits each): of the stream, of one that holds the
  * model that it refers to, or 0, and what may be decoded; then these streams. OUTPUT has, for each,
- * the status of opening it and the number of its tensors (32 bits each), and for each tensor the
- * status of decoding it, and its elements if that is 0. All buffers are as long as what they hold,
- * so that a sanitizer sees what goes beyond them. With a third argument, a stream is freed before
- * it is decoded: a sanitizer must see that, too. */
+ * the result of opening it and the number of its tensors (32 bits), and for each tensor its name,
+ * codec, dtype, transform and bound, the result of decoding it, and its elements if that is 0. A
+ * result is a status and the offset in the stream that it is about. All buffers are as long as what
+ * they hold, so that a sanitizer sees what goes beyond them. With a third argument, a stream is freed
+ * before it is decoded: a sanitizer must see that, too. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -37,6 +38,15 @@ static void* taken(FILE* in, size_t size) {
 static void put(FILE* out, size_t number) {
     const uint32_t value = (uint32_t)number;
     expect(fwrite(&value, sizeof value, 1, out) == 1, "no room for the output");
+}
+
+static void put_result(FILE* out, fedsz_status status, const fedsz_error* error) {
+    put(out, status), put(out, status ? (size_t)error->offset : 0);
+}
+
+static void put_text(FILE* out, const char* text, size_t length) {
+    put(out, length);
+    expect(fwrite(text, 1, length, out) == length, "no room for the output");
 }
 
 /* Whether a message is one line of printable UTF-8 that says something. */
@@ -77,18 +87,18 @@ static void misuse(fedsz_reader* reader, size_t i, const fedsz_reference* model,
 static void decode(fedsz_reader* reader, size_t i, const fedsz_reference* model, FILE* out) {
     fedsz_info info;
     fedsz_error error;
-    fedsz_status status = fedsz_reader_info(reader, i, &info, &error);
+    fedsz_status status;
     void* elements;
-    if (status != FEDSZ_OK) {
-        expect(is_said(&error), "an error says nothing");
-        put(out, status);
-        return;
-    }
+    expect(!fedsz_reader_info(reader, i, &info, &error), "a tensor of a header has no info");
+    put_text(out, info.tensor.name, info.tensor.name_length);
+    put_text(out, info.codec, info.codec_length);
+    put(out, info.tensor.dtype), put(out, info.transform);
+    expect(fwrite(&info.bound, sizeof info.bound, 1, out) == 1, "no room for the output");
     misuse(reader, i, model, &info);
     elements = room(info.size);
     status = fedsz_reader_decode(reader, i, model, elements, info.size, &error);
     expect(status == FEDSZ_OK || is_said(&error), "an error says nothing");
-    put(out, status);
+    put_result(out, status, &error);
     if (status == FEDSZ_OK)
         expect(fwrite(elements, 1, info.size, out) == info.size, "no room for the output");
     free(elements);
@@ -150,7 +160,8 @@ static void read_one(FILE* in, FILE* out, const uint64_t* lengths, int freed) {
     expect(status == FEDSZ_OK ? reader != NULL : reader == NULL && is_said(&error),
            "an error says nothing, or leaves a reader");
     count = fedsz_reader_count(reader);
-    put(out, status), put(out, count);
+    put_result(out, status, &error);
+    put(out, count);
     if (freed) free(stream);
     for (i = 0; i < count; ++i) decode(reader, i, model.reference, out);
     fedsz_reader_close(reader);
@@ -162,8 +173,13 @@ static void read_one(FILE* in, FILE* out, const uint64_t* lengths, int freed) {
 int main(int argc, char** argv) {
     uint64_t lengths[LENGTHS];
     FILE *in = argc > 2 ? fopen(argv[1], "rb") : NULL, *out = in ? fopen(argv[2], "wb") : NULL;
+    fedsz_reader* reader;
+    fedsz_error error;
 
     if (!out) return 2;
+    expect(fedsz_reader_open(NULL, 9, NULL, &reader, &error) == FEDSZ_ERROR_ARGUMENT &&
+               is_said(&error),
+           "a stream may be NULL");
     while (fread(lengths, sizeof lengths, 1, in) == 1) read_one(in, out, lengths, argc > 3);
     return fclose(out) || fclose(in);
 }
