@@ -29,15 +29,22 @@ from fedsz.control.controller import Controller
 from fedsz.control.record import ClientRecord, RoundRecord
 from fedsz.core.settings import DEFAULT
 from fedsz.errors import TooFewReplies
-from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg, state_dict_of
+from fedsz.flower import FedBuff, FedSZMod, LocalGrid, StreamingFedAvg, state_dict_of
 from fedsz.flower import record_of as record_of_state
 from fedsz.flower.strategy import streamed
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.stream import format as stream_format
-from tests.federation import Watched, around, record_of, to_arrays
+from tests.federation import (
+    Arrays,
+    Federation,
+    Train,
+    Visit,
+    around,
+    record_of,
+    to_arrays,
+    training,
+)
 
-Arrays = dict[str, np.ndarray]
-Train = Callable[[int, int, Arrays], tuple[Arrays, dict[str, Any]]]
 STRATEGIES = pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
 
 # A task that numpy learns in a second: ten classes around points of their own.
@@ -79,24 +86,13 @@ def accuracy(model: Arrays) -> float:
     return float(((x @ model["w"] + model["b"]).argmax(1) == labels).mean())
 
 
-def app_of(train: Train, mods: Iterable[Any] | None = None) -> ClientApp:
-    """An app whose client i replies ``train(i, round, arrays)``: arrays and metrics."""
-    app = ClientApp(mods=[FedSZMod()] if mods is None else list(mods))
-
-    @app.train()
-    def _(message: Message, context: Context) -> Message:
-        number: Any = message.content["config"]["server-round"]
-        client = int(context.node_config.get("partition-id", 0))
-        arrays, metrics = train(client, number, to_arrays(message.content["arrays"]))
-        content = {"arrays": record_of(arrays), "metrics": MetricRecord(metrics)}
-        return Message(RecordDict(content), reply_to=message)
-
-    return app
+BODY_AND_HEAD = {"body": np.zeros((50, 50), np.float32), "head": np.zeros((20, 50), np.float32)}
 
 
-def grid_of(app: Any, clients: int = CLIENTS, **options: Any) -> FedSZGrid:
-    nodes = [{"partition-id": i} for i in range(clients)]
-    return FedSZGrid(LocalGrid(app, nodes), **options)
+def federation(
+    app: Any, clients: int, strategy: Any = FedAvg, model: Arrays = BODY_AND_HEAD, **options: Any
+) -> Federation:
+    return Federation(app, clients, strategy, model, **options)
 
 
 # A1: one of ten clients ended learning
@@ -105,11 +101,11 @@ def grid_of(app: Any, clients: int = CLIENTS, **options: Any) -> FedSZGrid:
 def attacking(factor: float, weight: float, since: int, grows: float = 1.0) -> Train:
     """Client 0 steps away from where it should go, ever further, with a weight that it makes up."""
 
-    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
-        after = learnt(client, model)
-        if client or number < since:
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        after = learnt(at.client, model)
+        if at.client or at.round < since:
             return after, {"num-examples": EXAMPLES}
-        away = -factor * grows ** (number - since)
+        away = -factor * grows ** (at.round - since)
         bad = {n: (x + np.float32(away) * (after[n] - x)) for n, x in model.items()}
         return bad, {"num-examples": weight}
 
@@ -128,9 +124,9 @@ ATTACKS = {
 
 
 def learns_to(train: Train, strategy: type[FedAvg]) -> float:
-    grid = grid_of(app_of(train), rules="fleet")
-    result = strategy(fraction_evaluate=0).start(grid, record_of(initial()), num_rounds=ROUNDS)
-    return accuracy(to_arrays(result.arrays))
+    return accuracy(
+        federation(training(train), CLIENTS, strategy, initial(), rules="fleet").run(ROUNDS)
+    )
 
 
 @STRATEGIES
@@ -145,7 +141,7 @@ def test_one_of_ten_clients_does_not_end_learning(name: str, strategy: type[FedA
 # A2 to A7: the run was lost
 
 
-def one_step(client: int, _: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+def one_step(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
     return {n: x + np.float32(0.01) for n, x in model.items()}, {"num-examples": 10.0}
 
 
@@ -155,26 +151,23 @@ def one_step(client: int, _: int, model: Arrays) -> tuple[Arrays, dict[str, Any]
 def test_a_weight_that_is_no_number_changes_nothing(
     weight: float, rules: str | None, strategy: type[FedAvg]
 ) -> None:
-    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
-        arrays, metrics = one_step(client, number, model)
-        return arrays, metrics if client else {"num-examples": weight}
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        arrays, metrics = one_step(at, model)
+        return arrays, metrics if at.client else {"num-examples": weight}
 
-    grid = grid_of(app_of(train), 6, rules=rules, error_bound="abs:1e-5")
-    model = record_of({"w": np.zeros((64, 64), np.float32)})
-    result = strategy(fraction_evaluate=0).start(grid, model, num_rounds=3)
+    ours = federation(training(train), 6, strategy, rules=rules, error_bound="abs:1e-5")
 
-    assert np.allclose(to_arrays(result.arrays)["w"], 0.03, atol=2e-3)
-    assert {failure.kind for failure in grid.take_traffic().failures} == {"weight"}
+    assert np.allclose(ours.run(3)["body"], 0.03, atol=2e-3)
+    assert {failure.kind for failure in ours.take_traffic().failures} == {"weight"}
 
 
 def test_flowers_mod_that_counts_bytes_may_stand_first() -> None:
     """It cannot count empty lists in a ConfigRecord."""
-    grid = grid_of(app_of(one_step, mods=[message_size_mod, FedSZMod()]), 2)
-    model = record_of({"w": np.zeros((64, 64), np.float32)})
+    ours = federation(training(one_step, [message_size_mod, FedSZMod()]), 2)
+    ours.run(3)
 
-    FedAvg(fraction_evaluate=0).start(grid, model, num_rounds=3)
-
-    assert (grid.take_traffic().replies, grid.take_traffic().failures) == (6, [])
+    traffic = ours.take_traffic()
+    assert (traffic.replies, traffic.failures) == (6, [])
 
 
 OTHER_FORMS: dict[str, Callable[[Arrays], Arrays]] = {
@@ -182,7 +175,6 @@ OTHER_FORMS: dict[str, Callable[[Arrays], Arrays]] = {
     "renamed": lambda model: {f"_orig_mod.{name}": x for name, x in model.items()},
     "grown": lambda model: {**model, "new": np.ones((30, 30), np.float32)},
 }
-BODY_AND_HEAD = {"body": np.zeros((50, 50), np.float32), "head": np.zeros((20, 50), np.float32)}
 
 
 @STRATEGIES
@@ -190,15 +182,14 @@ BODY_AND_HEAD = {"body": np.zeros((50, 50), np.float32), "head": np.zeros((20, 5
 def test_all_clients_may_reply_another_form(name: str, strategy: type[FedAvg]) -> None:
     """As in plain Flower: personalised apps, compiled models, models that grow."""
 
-    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
-        arrays, metrics = one_step(client, number, model)
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        arrays, metrics = one_step(at, model)
         return OTHER_FORMS[name](arrays), metrics
 
-    grid = grid_of(app_of(train), 4, error_bound="abs:1e-5")
-    result = strategy(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=1)
+    ours = federation(training(train), 4, strategy, error_bound="abs:1e-5")
+    arrays = ours.run()
 
-    assert grid.take_traffic().replies == 4
-    arrays = to_arrays(result.arrays)
+    assert ours.take_traffic().replies == 4
     assert arrays.keys() == OTHER_FORMS[name](BODY_AND_HEAD).keys()
     assert all(np.allclose(x, 0.01, atol=1e-3) for n, x in arrays.items() if n != "new")
 
@@ -209,40 +200,38 @@ def test_one_client_does_not_decide_the_form_of_others(strategy: type[FedAvg]) -
     for of_one, others in (("a part", None), (None, "a part")):
 
         def train(
-            client: int, number: int, model: Arrays, one: Any = of_one, rest: Any = others
+            at: Visit, model: Arrays, one: Any = of_one, rest: Any = others
         ) -> tuple[Arrays, dict[str, Any]]:
-            arrays, metrics = one_step(client, number, model)
-            form = one if client == 0 else rest
+            arrays, metrics = one_step(at, model)
+            form = one if at.client == 0 else rest
             return (OTHER_FORMS[form](arrays) if form else arrays), metrics
 
-        grid = grid_of(app_of(train), 4)
-        strategy(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=1)
+        ours = federation(training(train), 4, strategy)
+        ours.run()
 
-        traffic = grid.take_traffic()
+        traffic = ours.take_traffic()
         assert traffic.replies == 3
         assert {failure.kind for failure in traffic.failures} == {"model"}
 
 
 @STRATEGIES
 def test_a_run_whose_replies_are_all_refused_ends_with_the_reason(strategy: type[FedAvg]) -> None:
-    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
-        arrays, metrics = one_step(client, number, model)
-        return arrays | {"body": np.zeros((50, 51 + client), np.float32)}, metrics
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        arrays, metrics = one_step(at, model)
+        return arrays | {"body": np.zeros((50, 51 + at.client), np.float32)}, metrics
 
-    grid = grid_of(app_of(train), 4)
     with pytest.raises(TooFewReplies, match=r"all 4 replies were refused: .*'body' has shape"):
-        strategy(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=3)
+        federation(training(train), 4, strategy).run(3)
 
 
 @STRATEGIES
 def test_a_later_round_whose_replies_are_all_refused_ends_the_run(strategy: type[FedAvg]) -> None:
-    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
-        arrays, metrics = one_step(client, number, model)
-        return arrays, metrics | ({"num-examples": -1.0} if number > 1 else {})
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        arrays, metrics = one_step(at, model)
+        return arrays, metrics | ({"num-examples": -1.0} if at.round > 1 else {})
 
-    grid = grid_of(app_of(train), 4)
     with pytest.raises(TooFewReplies):
-        strategy(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=6)
+        federation(training(train), 4, strategy).run(6)
 
 
 @pytest.mark.parametrize("rules", [None, "fleet"])
@@ -259,7 +248,7 @@ def test_arrays_of_replies_that_do_not_train_are_no_model(kind: str, rules: str 
 
     app.evaluate()(answer)
     app.query()(answer)
-    grid = grid_of(app, 3, rules=rules)
+    grid = federation(app, 3, rules=rules).grid
     content = RecordDict({"arrays": record_of(BODY_AND_HEAD)})
 
     for _ in range(2):
@@ -275,9 +264,9 @@ def test_arrays_of_replies_that_do_not_train_are_no_model(kind: str, rules: str 
 def test_one_client_with_another_metric_has_no_other_refused() -> None:
     """Each poll of asynchronous rounds compared replies with those of the poll before."""
 
-    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
-        arrays, metrics = one_step(client, number, model)
-        return arrays, metrics | {"loss": 1.0} | ({"extra": 1.0} if client == 5 else {})
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        arrays, metrics = one_step(at, model)
+        return arrays, metrics | {"loss": 1.0} | ({"extra": 1.0} if at.client == 5 else {})
 
     class OneByOne(WrappedGrid):
         """Replies come one at a time."""
@@ -285,12 +274,11 @@ def test_one_client_with_another_metric_has_no_other_refused() -> None:
         def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
             return list(self.inner.pull_messages(list(message_ids)[:1]))
 
-    nodes = [{"partition-id": i} for i in range(6)]
-    grid = FedSZGrid(OneByOne(LocalGrid(app_of(train), nodes)), rules="fleet")
     strategy = FedBuff(buffer=3, fraction_evaluate=0)
-    strategy.start(grid, record_of(BODY_AND_HEAD), num_rounds=12)
+    ours = federation(training(train), 6, strategy, between=OneByOne, rules="fleet")
+    ours.run(12)
 
-    traffic = grid.take_traffic()
+    traffic = ours.take_traffic()
     assert (traffic.replies, traffic.failures) == (36, [])
 
 
@@ -319,26 +307,16 @@ def first_of_replaced(context: Context) -> int:
 
 @pytest.mark.parametrize("first", [first_of_fedbn, first_of_counter, first_of_replaced])
 def test_an_app_sees_its_own_state_alone(first: Callable[[Context], int]) -> None:
-    contexts: dict[int, Context] = {}
-    app = ClientApp(mods=[FedSZMod()])
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        arrays, metrics = one_step(at, model)
+        return arrays, metrics | {"first": first(at.context)}
 
-    @app.train()
-    def _(message: Message, context: Context) -> Message:
-        arrays, metrics = one_step(0, 1, to_arrays(message.content["arrays"]))
-        metrics["first"] = first(context)
-        content = {"arrays": record_of(arrays), "metrics": MetricRecord(metrics)}
-        return Message(RecordDict(content), reply_to=message)
+    ours = federation(training(train), 2, downlink="step:1")
+    ours.run(3)
 
-    def note(client: int, message: Message, context: Context) -> None:
-        contexts[client] = context
-
-    noting = around(app, before=note)
-    grid = grid_of(noting, 2, downlink="step:1")
-    result = FedAvg(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=3)
-
-    firsts = {n: m["first"] for n, m in result.train_metrics_clientapp.items()}
+    firsts = {n: m["first"] for n, m in ours.metrics.items()}
     assert firsts == {1: 1.0, 2: 0.0, 3: 0.0}
-    assert all(any(name.startswith("fedsz.") for name in c.state) for c in contexts.values())
+    assert all(any(name.startswith("fedsz.") for name in c.state) for c in ours.contexts.values())
 
 
 # D: wrong, slow or silent
@@ -373,29 +351,28 @@ def test_second_tries_go_out_together() -> None:
     """Clients that lack the first model that the server names; each works for a moment."""
     nap = 0.3
 
-    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
         time.sleep(nap)
-        return one_step(client, number, model)
+        return one_step(at, model)
 
-    nodes = [{"partition-id": i} for i in range(8)]
-    inner = Parallel(LocalGrid(app_of(train), nodes))
-    grid = FedSZGrid(inner, shared_initial=True, downlink="step:1")
+    ours = federation(training(train), 8, between=Parallel, shared_initial=True, downlink="step:1")
     begun = time.monotonic()
-    FedAvg(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=1)
+    ours.run()
 
-    assert inner.calls == 2  # with the first model's name, and with the model to all
-    assert grid.take_traffic().replies == 8
+    # With the first model's name, and with the model to all.
+    assert ours.watched.inner.calls == 2
+    assert ours.take_traffic().replies == 8
     assert time.monotonic() - begun < 8 * nap
 
 
 def test_a_pull_returns_replies_to_its_own_messages_alone() -> None:
-    app = app_of(one_step)
+    app = training(one_step)
 
     @app.query()
     def _(message: Message, context: Context) -> Message:
         return Message(RecordDict({"answer": MetricRecord({"x": 1.0})}), reply_to=message)
 
-    grid = grid_of(app, 2)
+    grid = federation(app, 2).grid
     nodes = list(grid.get_node_ids())
     records = {"arrays": record_of(BODY_AND_HEAD), "config": ConfigRecord({"server-round": 1})}
     content = RecordDict(records)
@@ -447,37 +424,26 @@ def test_bounds_do_not_grow_by_new_node_ids() -> None:
 def test_all_clients_train_and_evaluate_one_reference_model() -> None:
     """Some of them are away for rounds, and one loses its state."""
     models: dict[tuple[str, int], list[bytes]] = {}
-    app = ClientApp(mods=[FedSZMod()])
     rng = np.random.default_rng(0)
 
-    def note(message: Message) -> Arrays:
-        arrays = to_arrays(message.content["arrays"])
-        number: Any = message.content["config"]["server-round"]
-        seen = models.setdefault((message.metadata.message_type, number), [])
-        seen.append(b"".join(x.tobytes() for x in arrays.values()))
-        return arrays
+    def note(at: Visit, model: Arrays) -> tuple[None, dict[str, Any]]:
+        seen = models.setdefault((at.message.metadata.message_type, at.round), [])
+        seen.append(b"".join(x.tobytes() for x in model.values()))
+        return None, {"num-examples": 1, "loss": 1.0}
 
-    @app.train()
-    def _(message: Message, context: Context) -> Message:
-        arrays = {n: x + rng.normal(0, 0.01, x.shape) for n, x in note(message).items()}
-        after = {n: x.astype(np.float32) for n, x in arrays.items()}
-        content = {"arrays": record_of(after), "metrics": MetricRecord({"num-examples": 1})}
-        return Message(RecordDict(content), reply_to=message)
-
-    @app.evaluate()
-    def _(message: Message, context: Context) -> Message:
-        note(message)
-        said = MetricRecord({"num-examples": 1, "loss": 1.0})
-        return Message(RecordDict({"metrics": said}), reply_to=message)
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        note(at, model)
+        after = {n: x + rng.normal(0, 0.01, x.shape) for n, x in model.items()}
+        return {n: x.astype(np.float32) for n, x in after.items()}, {"num-examples": 1}
 
     def lose(client: int, message: Message, context: Context) -> None:
         number: Any = message.content["config"]["server-round"]
         if client == 1 and number in (3, 5):
             context.state.clear()
 
-    grid = grid_of(around(app, before=lose), 6)
+    app = around(training(train, evaluate=note), before=lose)
     strategy = FedAvg(fraction_train=0.5, fraction_evaluate=1.0, min_train_nodes=3)
-    strategy.start(grid, record_of(BODY_AND_HEAD), num_rounds=8)
+    federation(app, 6, strategy).run(8)
 
     assert len(models) == 16
     assert all(len(set(seen)) == 1 for seen in models.values())
@@ -489,15 +455,14 @@ def test_all_clients_train_and_evaluate_one_reference_model() -> None:
 def test_each_round_has_one_record_whatever_came_of_it(strategy: type[FedAvg]) -> None:
     """Also one of which nobody has replied, and one whose replies were refused."""
 
-    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
-        if number == 2 or (number == 3 and client):
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        if at.round == 2 or (at.round == 3 and at.client):
             raise RuntimeError("not today")
-        arrays, metrics = one_step(client, number, model)
-        return arrays, metrics | ({"num-examples": -1.0} if number == 3 else {})
+        arrays, metrics = one_step(at, model)
+        return arrays, metrics | ({"num-examples": -1.0} if at.round == 3 else {})
 
     records: list[RoundRecord] = []
-    grid = grid_of(app_of(train), 3, on_round=records.append)
-    strategy(fraction_evaluate=0).start(grid, record_of(BODY_AND_HEAD), num_rounds=4)
+    federation(training(train), 3, strategy, on_round=records.append).run(4)
 
     assert [record.round for record in records] == [1, 2, 3, 4]
     assert [record.replies for record in records] == [3, 0, 0, 3]
@@ -507,26 +472,18 @@ def test_each_round_has_one_record_whatever_came_of_it(strategy: type[FedAvg]) -
 @pytest.mark.parametrize("policy", ["auto", None])
 def test_the_state_of_a_client_is_two_models(policy: str | None) -> None:
     """It travels with each message in one protobuf message, of 2 GiB at most."""
-    contexts: dict[int, Context] = {}
     rng = np.random.default_rng(0)
     model = {"w": rng.normal(size=(400, 500)).astype(np.float32)}
 
-    def train(client: int, number: int, arrays: Arrays) -> tuple[Arrays, dict[str, Any]]:
+    def train(at: Visit, arrays: Arrays) -> tuple[Arrays, dict[str, Any]]:
         after = {n: x + rng.normal(0, 0.01, x.shape) for n, x in arrays.items()}
         return {n: x.astype(np.float32) for n, x in after.items()}, {"num-examples": 1}
 
-    def note(client: int, message: Message, context: Context) -> None:
-        contexts[client] = context
-
     options = {"policy": policy} if policy else {"error_bound": "step:2", "downlink": "step:1"}
-    watched = Watched(LocalGrid(around(app_of(train), before=note), [{"partition-id": 0}] * 1))
-    grid = FedSZGrid(watched, **options)
-    strategy = FedAvg(
-        fraction_evaluate=0, min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=0
-    )
-    strategy.start(grid, record_of(model), num_rounds=4)
+    ours = federation(training(train), 1, FedAvg, model, **options)
+    ours.run(4)
 
-    size = recorddict_to_proto(contexts[0].state).ByteSize()
+    size = recorddict_to_proto(ours.contexts[0].state).ByteSize()
     assert 2.0 * model["w"].nbytes <= size <= 2.1 * model["w"].nbytes
 
 
@@ -540,16 +497,16 @@ def test_a_client_that_knows_the_model_takes_deltas_of_as_many_tensors(
     monkeypatch.setattr(stream_format, "FREE_TENSORS", 100)
     start = {f"experts.{i}": np.full(4, i, np.float32) for i in range(300)}
 
-    def train(client: int, number: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
         return {name: x + np.float32(1) for name, x in model.items()}, {"num-examples": 1}
 
     initial = tmp_path / "model.safetensors"
     save_file(start, initial)
-    app = app_of(train, [FedSZMod(initial)])
-    grid = grid_of(app, 2, shared_initial=True, downlink="step:1")
-    FedAvg(fraction_evaluate=0).start(grid, record_of(start), num_rounds=2)
+    app = training(train, [FedSZMod(initial)])
+    ours = federation(app, 2, FedAvg, start, shared_initial=True, downlink="step:1")
+    ours.run(2)
 
-    assert grid.take_traffic().failures == []
+    assert ours.take_traffic().failures == []
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float32", "int64"])
@@ -568,7 +525,7 @@ def test_a_state_dict_of_any_dtype_crosses_a_flower_app(name: str) -> None:
         content = {"arrays": record_of_state(trained), "m": MetricRecord({"num-examples": 1})}
         return Message(RecordDict(content), reply_to=message)
 
-    grid = grid_of(app, 2, error_bound=1e-3)
+    grid = federation(app, 2, error_bound=1e-3).grid
     result = StreamingFedAvg(fraction_evaluate=0).start(grid, record_of_state(start), num_rounds=1)
 
     trained = state_dict_of(result.arrays)
