@@ -16,7 +16,6 @@ from flwr.app import (
     ConfigRecord,
     Context,
     Message,
-    MetricRecord,
     RecordDict,
 )
 from flwr.clientapp import ClientApp
@@ -48,6 +47,7 @@ from fedsz.privacy.messages import (
     encode,
 )
 from fedsz.transport.node import Node, StateFolder
+from tests.federation import Arrays, Visit, training
 from tests.secure_rounds import Round
 
 CELL = "SSN 078-05-1120"
@@ -122,18 +122,12 @@ def test_a_roster_of_the_largest_size_has_a_plan_within_the_limit() -> None:
 
 
 def app_of(member: SecureMember | None = None) -> ClientApp:
-    app = ClientApp(mods=[FedSZMod(secure=member)])
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        if CELL in context.node_config.values():
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        if CELL in at.context.node_config.values():
             float(CELL)
-        record: Any = message.content["arrays"]
-        arrays = {name: x.numpy() + np.float32(0.01) for name, x in record.items()}
-        metrics = MetricRecord({"num-examples": 7})
-        return Message(RecordDict({"arrays": to_record(arrays), "m": metrics}), reply_to=message)
+        return {name: x + np.float32(0.01) for name, x in model.items()}, {"num-examples": 7}
 
-    return app
+    return training(train, [FedSZMod(secure=member)])
 
 
 def ask(app: ClientApp, context: Context, **content: Any) -> Message:

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedsz import extras
-from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, PrivateFedAvg, SecureSum
-from fedsz.flower.records import SECURE, to_record
+from fedsz.flower import FedSZMod, PrivateFedAvg, SecureSum
+from fedsz.flower.records import SECURE
 from fedsz.privacy.client import SecureClient
 from fedsz.privacy.graph import Assumptions, plan
 from fedsz.privacy.keys import combine, split
 from fedsz.transport.records_file import read_records
 from tests.conftest import ROOT
+from tests.federation import Arrays, Federation, Visit, training
 
 CLIENTS = 10
 MODEL = {"w": np.zeros((40, 50), np.float32)}
@@ -35,42 +35,20 @@ def page() -> str:
 
 
 def app_of(step: Callable[[int, np.ndarray], tuple[np.ndarray, float]], **mod: Any) -> ClientApp:
-    app = ClientApp(mods=[FedSZMod(**mod)])
+    def train(at: Visit, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        moved, weight = step(at.client, model["w"])
+        return {"w": model["w"] + moved}, {"num-examples": weight}
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        record: Any = message.content["arrays"]
-        w = record["w"].numpy()
-        moved, weight = step(int(context.node_config["partition-id"]), w)
-        metrics = MetricRecord({"num-examples": weight})
-        content = RecordDict({"arrays": to_record({"w": w + moved}), "m": metrics})
-        return Message(content, reply_to=message)
-
-    return app
+    return training(train, [FedSZMod(**mod)])
 
 
 def run(
-    app: ClientApp,
-    strategy: Any = None,
-    rounds: int = 2,
-    start: dict[str, np.ndarray] = MODEL,
-    **grid: Any,
+    app: ClientApp, strategy: Any = FedAvg, rounds: int = 2, start: Arrays = MODEL, **grid: Any
 ) -> list[np.ndarray]:
     """Return the model before each round, and the last one."""
-    nodes = [{"partition-id": i} for i in range(CLIENTS)]
-    models: list[np.ndarray] = []
-
-    def note(_: int, arrays: ArrayRecord) -> MetricRecord:
-        models.append(arrays["w"].numpy().copy())
-        return MetricRecord({"noted": 1.0})
-
-    (strategy or FedAvg(fraction_evaluate=0)).start(
-        grid=FedSZGrid(LocalGrid(app, nodes), downlink="exact", **grid),
-        initial_arrays=to_record(dict(start)),
-        num_rounds=rounds,
-        evaluate_fn=note,
-    )
-    return models
+    ours = Federation(app, CLIENTS, strategy or FedAvg, start, downlink="exact", **grid)
+    ours.run(rounds)
+    return [model["w"] for model in ours.models]
 
 
 def pull(norm: float, weight: float, strategy: Any = None, **grid: Any) -> float:
@@ -127,12 +105,9 @@ def learned(rules: str | None, factor: float) -> float:
         "w1": rng.normal(0, 0.15, (64, 32)).astype(np.float32),
         "w2": rng.normal(0, 0.2, (32, 10)).astype(np.float32),
     }
-    app = ClientApp(mods=[FedSZMod()])
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        i, record = int(context.node_config["partition-id"]), message.content["arrays"]
-        start = {name: x.numpy() for name, x in record.items()}  # type: ignore[union-attr]
+    def train(at: Visit, start: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        i = at.client
         w1, w2 = start["w1"].copy(), start["w2"].copy()
         for first in [*range(140 * i, 140 * i + 140, 10)] * 2:
             x, y = images[first : first + 10], labels[first : first + 10]
@@ -146,18 +121,11 @@ def learned(rules: str | None, factor: float) -> float:
             w1 -= 0.03 * x.T @ back
         scale = np.float32(factor if i == 0 else 1)
         moved = {n: start[n] + scale * (x - start[n]) for n, x in {"w1": w1, "w2": w2}.items()}
-        metrics = MetricRecord({"num-examples": 140})
-        return Message(RecordDict({"arrays": to_record(moved), "m": metrics}), reply_to=message)
+        return moved, {"num-examples": 140}
 
-    nodes = [{"partition-id": i} for i in range(CLIENTS)]
-    result = FedAvg(fraction_evaluate=0).start(
-        grid=FedSZGrid(
-            LocalGrid(app, nodes), downlink="exact", error_bound="step:0.1", rules=rules
-        ),
-        initial_arrays=to_record(model),
-        num_rounds=10,
-    )
-    w1, w2 = (result.arrays[name].numpy() for name in ("w1", "w2"))
+    options = {"downlink": "exact", "error_bound": "step:0.1", "rules": rules}
+    trained = Federation(training(train), CLIENTS, FedAvg, model, **options).run(10)
+    w1, w2 = trained["w1"], trained["w2"]
     found = (np.maximum(images[1400:] @ w1, 0) @ w2).argmax(axis=1)
     return float((found == labels[1400:]).mean())
 
@@ -290,30 +258,22 @@ def test_a_thief_finds_an_update_with_its_noise(tmp_path: Path) -> None:
 
 def test_a_server_notices_a_state_that_was_put_back(tmp_path: Path) -> None:
     """The reply names the model that its client had: another one than the server remembers."""
-    nodes = [{"partition-id": i} for i in range(CLIENTS)]
-    grid = FedSZGrid(
-        LocalGrid(app_of(steps, state_dir=tmp_path / "states"), nodes),
-        error_bound="step:1",
-        downlink="step:1",
-    )
     model = {"w": np.random.default_rng(9).normal(0, 1, (40, 50)).astype(np.float32)}
+    app = app_of(steps, state_dir=tmp_path / "states")
+    ours = Federation(app, CLIENTS, FedAvg, model, error_bound="step:1", downlink="step:1")
+    state, snapshot = tmp_path / "states" / "0", tmp_path / "snapshot"
 
-    def after_round(number: int, _: ArrayRecord) -> MetricRecord:
-        state, snapshot = tmp_path / "states" / "0", tmp_path / "snapshot"
-        if number == 1:
-            shutil.copytree(state, snapshot)
-        if number == 3:
-            shutil.rmtree(state)
-            shutil.copytree(snapshot, state)
-        return MetricRecord({"noted": 1.0})
+    ours.train(1)
+    shutil.copytree(state, snapshot)
+    ours.train(2)
+    ours.train(3)
+    shutil.rmtree(state)
+    shutil.copytree(snapshot, state)
+    ours.train(4)
 
-    FedAvg(fraction_evaluate=0).start(
-        grid=grid, initial_arrays=to_record(model), num_rounds=4, evaluate_fn=after_round
-    )
-
-    first, *others = list(grid.get_node_ids())
-    assert grid._sender._clients[first].stateless
-    assert not any(grid._sender._clients[other].stateless for other in others)
+    first, *others = list(ours.grid.get_node_ids())
+    assert ours.grid._sender._clients[first].stateless
+    assert not any(ours.grid._sender._clients[other].stateless for other in others)
 
 
 def test_a_client_that_was_put_back_within_a_sum_answers_no_other_round() -> None:
