@@ -155,12 +155,13 @@ def missing(name: str) -> str:
     """Return what a build needs and this machine has not, or ""."""
     machine = VARIANTS[name].machine
     needed = [command for command in ("cmake", machine.cxx) if not shutil.which(command)]
-    if not needed and name in ("aarch64", "windows") and not _zlib_of(machine):
-        needed.append(f"zlib for {machine.cxx}")
-    if not needed and name == "sanitized":
-        asked = [machine.cxx, *_SANITIZED.split(), "-x", "c++", "-", "-o", os.devnull]
-        tried = subprocess.run(asked, input=b"int main() {}", capture_output=True, check=False)
-        needed += ["a compiler with sanitizers"] if tried.returncode else []
+    if not needed and not name.startswith("encoder"):
+        if machine.compiler and not _zlib_of(machine):
+            needed.append(f"zlib for {machine.cxx}")
+        if not machine.compiler and not _compiles("#include <zlib.h>", "-fsyntax-only"):
+            needed.append("zlib.h")
+        if name == "sanitized" and not _compiles("int main() {}", *_SANITIZED.split()):
+            needed.append("a compiler with sanitizers")
     return " and ".join(needed)
 
 
@@ -216,6 +217,13 @@ def _zlib_of(machine: Machine) -> dict[str, str]:
     own = library.resolve().parent.parent / "include"
     include = own if (own / "zlib.h").exists() else Path("/usr/include")
     return {"ZLIB_LIBRARY": str(library), "ZLIB_INCLUDE_DIR": str(include)}
+
+
+def _compiles(source: str, *flags: str) -> bool:
+    """Return whether the compiler of this machine takes a program and these flags."""
+    asked = [HERE.cxx, *flags, "-x", "c++", "-", "-o", os.devnull]
+    done = subprocess.run(asked, input=source.encode(), capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def _run(*command: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from compressors.variants import VARIANTS, build, missing
 
 native = [
-    pytest.mark.skipif(bool(missing("library")), reason="needs a C++ compiler and cmake"),
+    pytest.mark.skipif(bool(missing("encoder")), reason="needs a C++ compiler and cmake"),
     pytest.mark.repository,
     pytest.mark.timeout(1800),  # to compile, where nothing has
 ]
