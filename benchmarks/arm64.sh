@@ -1,16 +1,13 @@
 #!/bin/bash
-# Try an image or a wheel for arm64 under QEMU. `fleet` runs a client of it beside a server and a client of this machine; `streams`
-# compares streams of the fleet's model, or of MODEL's; `tests` runs tests of streams and codecs:
+# Try an image for arm64 under QEMU. `fleet` runs a client of it with a server and a client of this machine; `streams` compares
+# streams of the fleet's model, or of MODEL's:
 #
 #   sudo TORCH=2.10.0 docker/build.sh arm64 client
 #   sudo benchmarks/arm64.sh /var/tmp/fedsz-images/client-arm64 fleet streams
-#   python scripts/release.py --aarch64
-#   sudo benchmarks/arm64.sh dist/fedsz-*-cp311-*aarch64.whl fleet streams tests
 #
-# Needs root, qemu-user-static, and an interpreter 3.11 with fedsz[train], which PYTHON names. A wheel also needs apt and
-# binutils-aarch64-linux-gnu: it is tried in a root file system with the packages of docker/Dockerfile's client, and TORCH is the version
-# there. All runs as the image's user, on a root that is read-only. QEMU_CPU is the processor: cortex-a76 is that of a Pi 5, and torch
-# 2.10 ends on the cortex-a72 of a Pi 4. WORK is deleted at the end.
+# Needs root, qemu-user-static, and an interpreter 3.11 with fedsz[train], which PYTHON names. All runs as the image's user, on a root
+# that is read-only. QEMU_CPU is the processor: cortex-a76 is that of a Pi 5, and torch 2.10 ends on the cortex-a72 of a Pi 4. WORK is
+# deleted at the end.
 set -euo pipefail
 given=$(realpath "$1")
 [ -z "${MODEL:-}" ] || MODEL=$(realpath "$MODEL")
@@ -30,29 +27,6 @@ clean() {
     rm -rf --one-file-system "$work"  # should a mount be left
 }
 trap clean EXIT
-
-unpack_root() {
-    local apt="$work/apt" names name
-    mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,debs} "$image"/{proc,sys,dev,tmp,opt}
-    touch "$apt/status"
-    names=$(sed -n '/^RUN for name in /,/; do /{s/^RUN for name in//; s/; do .*//; s/\\$//; p}' docker/Dockerfile)
-    local options=(-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
-        -o Dir::State="$apt/state" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache")
-    apt-get "${options[@]}" update
-    (cd "$apt/debs" && apt-get "${options[@]}" download $names)
-    for name in bin sbin lib lib64; do mkdir -p "$image/usr/$name" && ln -s "usr/$name" "$image/$name"; done
-    for name in "$apt"/debs/*.deb; do dpkg-deb --fsys-tarfile "$name" | tar -x --keep-directory-symlink -C "$image"; done
-    ln -s python3.11 "$image/usr/bin/python3"
-}
-
-install_wheel() {
-    local packages=(fedsz -r docker/requirements.txt)
-    [[ ! " ${parts[*]} " = *" fleet "* ]] || packages+=(torch -r docker/requirements-torch.txt)
-    mkdir -p "$WHEELS"
-    docker/wheels.sh download arm64 "torch==${TORCH:-2.10.0}"
-    cp "$given" "$WHEELS"
-    docker/wheels.sh install arm64 "$image/opt/fedsz" "${packages[@]}"
-}
 
 emulate() {
     mountpoint -q /proc/sys/fs/binfmt_misc || { mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc && mounted=1; }
@@ -114,17 +88,7 @@ try_streams() {
     echo "arm64: the same"
 }
 
-try_tests() {
-    echo; echo "== tests of streams and codecs"
-    "$python" -m pip install --quiet --target "$root/tmp/packages" --only-binary :all: --python-version 3.11 \
-        --platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64 pytest hypothesis >&2
-    carry tests pyproject.toml
-    "${there[@]}" -m pytest -q -p no:cacheprovider -c /tmp/pyproject.toml --rootdir /tmp -m "not repository and not slow" \
-        /tmp/tests/test_{golden,native_methods,stream}.py
-}
-
 image=$given
-[ -d "$image" ] || { image=$work/image; unpack_root; install_wheel; } >&2
 emulate
 size "root file system without packages" "$root/usr"
 "${there[@]}" -c "import platform, sys; print(platform.machine(), 'Python', sys.version.split()[0])"

@@ -220,7 +220,7 @@ def train_model(run: RunConfig, folder: Path, on_step: OnStep) -> TrainedModel:
         FedszError: a client could not train.
         DataError: the data set is not there.
     """
-    path = folder / f"{run.model}-{run.dataset}-{run_id(run, 'local')}.safetensors"
+    path = folder / f"{run.model}-{run.dataset}-{run_id(run)}.safetensors"
     if not path.is_file():
         rounds = f"{run.rounds} rounds of {run.clients} clients"
         on_step(f"training {run.model} on {run.dataset}: {rounds}")
@@ -307,5 +307,5 @@ def _run(config: SweepConfig, on_step: OnStep) -> list[Run]:
             for step in steps:
                 outcome = step.error or f"accuracy {step.rounds[-1].accuracy:.4f}"
                 on_step(f"{step.run.model} {step.run.dataset} {step.run.codec}: {outcome}")
-        wanted = {run_id(run, config.grid) for run in config.runs}
+        wanted = {run_id(run) for run in config.runs}
         return runs_of(row for row in results.rows.to_pylist() if row["run"] in wanted)

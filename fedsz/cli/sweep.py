@@ -118,7 +118,7 @@ def print_summary(sweep: Sweep) -> None:
     """Print what came of the runs of a sweep's plan that its file holds, seeds together."""
     from fedsz.report.source import runs_of
 
-    wanted = {run_id(run, sweep.config.grid) for run in sweep.config.runs}
+    wanted = {run_id(run) for run in sweep.config.runs}
     runs = runs_of(row for row in sweep.results.rows.to_pylist() if row["run"] in wanted)
     groups: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:

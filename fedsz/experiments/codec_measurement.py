@@ -160,10 +160,8 @@ class First(NamedTuple):
         return math.sqrt(sum(squares) / sum(counts)) if any(counts) else None
 
 
-def first_pass(items: Iterable[Item], look: Callable[[Any, Any], None] | None = None) -> First:
+def first_pass(items: Iterable[Item]) -> First:
     """Code everything once: it warms up, and the promises are checked before times are taken.
-
-    ``look`` is given each payload and what it decodes to.
 
     Raises:
         FedszError: the codec cannot, or breaks its promise.
@@ -179,8 +177,6 @@ def first_pass(items: Iterable[Item], look: Callable[[Any, Any], None] | None = 
             seconds += time.perf_counter() - start
         payloads.append(payload)
         deviations.append(item.check(decoded))
-        if look:
-            look(payload, decoded)
         del decoded
     return First(seconds, [len(payload) for payload in payloads], deviations, growth.most)
 

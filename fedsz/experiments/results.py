@@ -73,7 +73,7 @@ SWEEP: Final = Table(
     {
         **_columns(
             (TEXT, "run way more_options initial error_bound bound_kind"),
-            (REAL, "bound_value tolerance"), (TEXT, "grid"), (COUNT, "threads"),
+            (REAL, "bound_value tolerance"), (COUNT, "threads"),
         ),
         **OPTION_COLUMNS,
         **{number.name: {int: BIG, float: REAL}[number.kind] for number in NUMBERS.values()},

@@ -67,7 +67,7 @@ class Sweep:
         self._join()
         held = set(self.results.rows.column("run").to_pylist())
         runs = self.config.runs
-        self.pending = [run for run in runs if run_id(run, self.config.grid) not in held]
+        self.pending = [run for run in runs if run_id(run) not in held]
         self.done = len(runs) - len(self.pending)
 
     def forget_failures(self) -> None:
@@ -109,7 +109,7 @@ class Sweep:
                         children.append(child)
                         if stopping.is_set():
                             return Step(run, [], "stopped")
-                        child.tell((run.as_dict(), self.config.grid))
+                        child.tell(run.as_dict())
                         return _listen(run, child)
                 except Exception as err:  # such as no memory for a process
                     return Step(run, [], f"{type(err).__name__}: {err}")
@@ -134,7 +134,7 @@ class Sweep:
 
     def _write(self, step: Step, threads: int) -> None:
         encoded = msgspec.json.encode(rows_of(self.config, step, threads))
-        write_whole(self._folder / f"{run_id(step.run, self.config.grid)}.json", encoded)
+        write_whole(self._folder / f"{run_id(step.run)}.json", encoded)
 
     def _join(self) -> None:
         """Add finished runs to the table; if that fails, their files stay."""
@@ -200,14 +200,13 @@ def rows_of(sweep: SweepConfig, step: Step, threads: int) -> list[Row]:
         **{name: getattr(run, name) for name in OPTION_COLUMNS},
         **stamp(),
         "initial": file_digest(run.initial) if run.initial else None,
-        "run": run_id(run, sweep.grid),
+        "run": run_id(run),
         "way": sweep.way_names.get(run),
         "more_options": msgspec.json.encode(more).decode() if more else None,
         "error_bound": f"{bound.kind}:{bound.value:g}" if bound else None,
         "bound_kind": bound.kind if bound else None,
         "bound_value": bound.value if bound else None,
         "tolerance": run.tolerance if run.policy != FIXED else None,
-        "grid": sweep.grid,
         "threads": threads,
     }
     if step.error:

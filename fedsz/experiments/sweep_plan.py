@@ -37,7 +37,6 @@ from fedsz.training.options import (
 # A sweep has many of each.
 PLURAL: Final = {name: f"{name}s" for name in ("model", "dataset", "codec", "error_bound")}
 LISTS: Final = (*PLURAL.values(), "ways", "partitions")
-GRIDS: Final = ("local", "grpc")
 ID_LENGTH: Final = 12
 # Options that change no result: where the data are, and how many clients a local run waits for.
 SAME_RESULT: Final = ("data_dir", "min_clients")
@@ -85,8 +84,6 @@ class SweepConfig(RunConfig):
         "or 'feedback>topk>ternary'."), _USE] = ""
     seeds: Annotated[int, Meta(ge=1, le=10_000, description="How many seeds every combination runs "
         "with, from --seed on."), _USE] = 1
-    grid: Annotated[str, Meta(description="Clients: local, all in one process, or grpc, a process "
-        "each."), _USE] = "local"
     jobs: Annotated[int, Meta(ge=1, le=256, description="Runs at the same time; they share the "
         "processors."), _USE] = 1
     results: Annotated[str, Meta(description="Parquet file that rows are added to."), _USE] = (
@@ -98,8 +95,6 @@ class SweepConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.grid not in GRIDS:
-            raise ConfigError(f"no grid {self.grid!r}; have {', '.join(GRIDS)}")
         _ = self.runs
 
     @classmethod
@@ -128,7 +123,7 @@ class SweepConfig(RunConfig):
             raise ConfigError(f"tasks must be tables, each [tasks.NAME], got {tables!r}")
         sweeps = {}
         for name, table in tables.items():
-            if elsewhere := {"results", "grid", "jobs", "tasks"} & table.keys():
+            if elsewhere := {"results", "jobs", "tasks"} & table.keys():
                 raise ConfigError(f"[tasks.{name}]: {min(elsewhere)} is for the whole sweep")
             try:
                 sweeps[name] = cls.of({**shared, **table})
@@ -208,9 +203,9 @@ class SweepConfig(RunConfig):
                 raise ConfigError(f"{where}{err}") from None
 
 
-def run_id(run: RunConfig, grid: str) -> str:
+def run_id(run: RunConfig) -> str:
     """Return what names a run in a result file: equal for runs that should give equal results."""
-    what = {**deciding(run), "grid": grid, "initial": file_digest(run.initial)}
+    what = {**deciding(run), "initial": file_digest(run.initial)}
     if Scheme.of_run(run).bound is None:
         del what["error_bound"]
     if run.policy == FIXED:

@@ -27,7 +27,7 @@ UNCOMPRESSED: Final = "uncompressed"
 
 # Runs are compared where all of these are equal.
 CONDITIONS: Final = (
-    "model", "dataset", "task", "initial", "grid", "clients",
+    "model", "dataset", "task", "initial", "clients",
     "clients_per_round", "partition", "samples", "test_samples", "image_size", "rounds", "epochs",
     "batch_size", "learning_rate", "momentum", "device",
 )  # fmt: skip

@@ -102,6 +102,6 @@ def _read_folder(folder: Path) -> Run:
     clients = max(done.replies + len(done.failures) for done in rounds)
     if config.clients_per_round:
         clients = max(clients, config.clients)
-    known = {**config.as_dict(), "grid": "grpc", "clients": clients}
+    known = {**config.as_dict(), "clients": clients}
     known["initial"] = Path(config.initial).name
     return _made(known, Scheme.of_run(config), rounds)

@@ -212,8 +212,7 @@ def test_a_way_is_read_back_from_a_table() -> None:
 def test_a_run_is_known_by_what_decides_its_result(one: Any, other: Any, same: bool) -> None:
     run, changed = (replace(RunConfig(codec="sz2", update="weights"), **x) for x in (one, other))
 
-    assert (run_id(run, "local") == run_id(changed, "local")) == same
-    assert run_id(run, "local") != run_id(run, "grpc")
+    assert (run_id(run) == run_id(changed)) == same
 
 
 SWEPT = {
@@ -258,7 +257,6 @@ SWEPT = {
     "seeds": [(0, "seeds must be a whole number from 1 to 10000")],
     "jobs": [(0, "jobs must be a whole number from 1 to 256")],
     "rounds": [(0, "rounds must be a whole number from")],
-    "grid": [("ray", "no grid 'ray'; have local, grpc")],
 }
 
 

@@ -54,7 +54,7 @@ def tiny(path: Path, **options: object) -> SweepConfig:
 
 
 def flags(config: SweepConfig) -> list[str]:
-    names = (*TINY, "results", "codecs", "error_bounds", "seeds", "jobs", "grid")
+    names = (*TINY, "results", "codecs", "error_bounds", "seeds", "jobs")
     return [
         word
         for name in names
@@ -77,7 +77,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Rows]:
 def swept(whole: tuple[SweepConfig, Rows]) -> dict[str, Rows]:
     """The rows by their table."""
     config, rows = whole
-    of = {run_id(run, "local"): name for name, table in config.tasks.items() for run in table.runs}
+    of = {run_id(run): name for name, table in config.tasks.items() for run in table.runs}
     found: dict[str, Rows] = {name: [] for name in TABLES}
     for row in rows:
         found[of[row["run"]]].append(row)
@@ -98,7 +98,7 @@ def test_a_row_for_every_round_of_every_run(whole: tuple[SweepConfig, Rows]) -> 
     held = [(row["run"], row["round"]) for row in good]
     failed = [row["run"] for row in rows if row["error"]]
     assert len(set(held)) == len(held) == 3 * (len(config.runs) - len(failed))
-    assert {run for run, _ in held} | set(failed) == {run_id(r, "local") for r in config.runs}
+    assert {run for run, _ in held} | set(failed) == {run_id(r) for r in config.runs}
     assert all(row["failures"] == 0 for row in good)
 
 
@@ -240,9 +240,8 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert all(row["error"] is None for row in rows)
 
 
-def test_a_run_may_be_a_fleet_of_processes(tmp_path: Path) -> None:
-    """And the command tells of each run, and of all in the end."""
-    config = tiny(tmp_path / "x.parquet", codecs="raw", rounds=1, grid="grpc")
+def test_the_command_tells_of_each_run_and_of_all_in_the_end(tmp_path: Path) -> None:
+    config = tiny(tmp_path / "x.parquet", codecs="raw", rounds=1)
     missing = ("--datasets", "digits,cifar10", "--data-dir", tmp_path)
 
     done = call("sweep", *flags(config), *missing)
@@ -255,9 +254,7 @@ def test_a_run_may_be_a_fleet_of_processes(tmp_path: Path) -> None:
     assert failed.startswith("2 of 2: cnn cifar10 raw seed 0: failed: ")
     assert "raw" in done.stdout
     rows = read(Path(config.results)).to_pylist()
-    assert [(row["grid"], row["error"], row["round"]) for row in rows[:2]] == [
-        ("grpc", None, 0), ("grpc", None, 1),
-    ]  # fmt: skip
+    assert [(row["error"], row["round"]) for row in rows[:2]] == [(None, 0), (None, 1)]
     assert rows[1]["replies"] == 2
 
 

@@ -15,10 +15,11 @@ from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.experiments.sweep import Step, rows_of
 from fedsz.experiments.sweep_plan import SweepConfig
-from fedsz.experiments.sweep_worker import execute
+from fedsz.experiments.sweep_worker import grid_of
 from fedsz.report import default_target, write_report
 from fedsz.report.page import title_of
 from fedsz.report.source import read_source
+from fedsz.training.federation import federate, prepare
 from fedsz.training.options import RunConfig
 from tests.reports import OF_CNN, report_of, reported, runs_in, trial
 from tests.sweeps import written
@@ -71,7 +72,7 @@ def test_what_a_run_tells_is_read_back(tmp_path: Path) -> None:
     config = SweepConfig(ways="delta@std:1", samples=160, test_samples=100, clients=2, rounds=2)
     (run,) = config.runs
     rounds: list[RoundRecord] = []
-    execute(run, "local", rounds.append)
+    federate(grid_of(run), run, prepare(run), rounds.append)
     rows = rows_of(config, Step(run, rounds), threads=1)
 
     (back,) = read_source(written(tmp_path / "x.parquet", rows))
@@ -86,7 +87,6 @@ def test_what_a_run_tells_is_read_back(tmp_path: Path) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `fedsz run` leaves behind, made in this process."""
     from fedsz.flower import LocalGrid, make_client_app
-    from fedsz.training.federation import federate, prepare
     from fedsz.training.run_folder import RunFolder
 
     path = tmp_path_factory.mktemp("run") / "first"
