@@ -220,8 +220,8 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     )
     finished = path.with_suffix(".runs")
     wait_until(lambda: any(finished.glob("*.json")))
+    wait_until(lambda: bool(workers_of(first.pid)))
     workers = workers_of(first.pid)
-    assert workers
     first.kill()
     first.wait()
     (held,) = finished.glob("*.json")
