@@ -207,7 +207,7 @@ def test_training_that_diverges_is_one_line_and_a_bug_has_its_traceback(
 
     run(StreamingFedAvg(fraction_evaluate=0), FedSZGrid(grid_of(app_of(edit)), downlink=COARSE))
 
-    told = [record for record in caplog.records if record.name == "fedsz.flower.mod"]
+    told = [record for record in caplog.records if record.name == "fedsz.transport.node"]
     assert len(told) == CLIENTS
     name = "ZeroDivisionError" if bug else "DivergedUpdate: training made NaN"
     assert all(name in record.message for record in told)
