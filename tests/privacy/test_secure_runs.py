@@ -1,53 +1,15 @@
-"""Secure sums of a run: what the server knows from one round to the next, and when it forgets."""
+"""Secure sums of a run: weights that clients say, from one round to the next."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedsz.flower import FedSZGrid, SecureSum, StreamingFedAvg
-from fedsz.flower.records import ROUND, to_record, views_of
+from fedsz.flower import StreamingFedAvg
 from tests import secure_apps
-from tests.privacy.test_secure_sum import check, expected, grid_of, initial, local, run
+from tests.privacy.test_secure_sum import check, grid_of, local, run
 from tests.secure_apps import examples_of
-
-
-def push(grid: FedSZGrid, number: int, nodes: Sequence[int]) -> list[str]:
-    """Return why nodes have not taken part in a round; "" for those that have."""
-    config = ConfigRecord({ROUND: number})
-    content = RecordDict({"arrays": to_record(initial()), "config": config})
-    replies = grid.send_and_receive([Message(content, node, "train") for node in nodes])
-    why = {m.metadata.src_node_id: m.error.reason if m.has_error() else "" for m in replies}
-    return [why[node] for node in nodes]
-
-
-def late(found: Any, clients: list[int], rounds: int) -> float:
-    """How much of the way that the clients' steps lead is not made yet, or goes elsewhere."""
-    start, wanted = initial()["kernel"], expected(clients, rounds)["kernel"]
-    moved = views_of(found.arrays)["kernel"].astype(np.float64) - start
-    return float(np.linalg.norm(moved - (wanted - start)) / np.linalg.norm(wanted - start))
-
-
-@pytest.mark.parametrize("bits", [20, 5])
-def test_a_second_run_of_the_same_strategy_and_grid_is_as_the_first(bits: int) -> None:
-    inner = local(n=7)
-    grids = [FedSZGrid(inner, downlink="step:0.05", secure=SecureSum(bits=bits))] * 2
-    grids.append(FedSZGrid(local(n=7), downlink="step:0.05", secure=SecureSum(bits=bits)))
-    strategy = StreamingFedAvg(fraction_evaluate=0.0)
-    replies, lates = [], []
-
-    for grid in grids:
-        found = strategy.start(grid=grid, initial_arrays=to_record(initial()), num_rounds=8)
-        replies.append(grid.take_traffic().replies)
-        lates.append(late(found, [*range(7)], 8))
-
-    assert replies == [7 * 8] * 3
-    assert lates[:2] == pytest.approx([lates[2]] * 2, rel=0.1, abs=1e-3)
 
 
 @pytest.mark.parametrize("weight", [-5, math.nan, math.inf])
