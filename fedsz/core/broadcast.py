@@ -146,13 +146,18 @@ class Broadcast:
         bounds = self._bounds(own, settings, before)
         # Of the points that clients hold; those of a key frame are multiples of its units.
         last = self._deltas[-1].spacings if self._deltas else self._units
+        # What has not moved has no bound, and stays. What has moved and has none, such as a tensor
+        # that is constant or NaN now, goes exactly.
+        still = [
+            name
+            for name in (last.keys() - bounds.keys() if before is not None else ())
+            if np.array_equal(octets(own.arrays[name]), octets(self._model[name]))
+        ]
+        self._model = {}  # frees a model before another one is made
         points, spacings = place(own.arrays, bounds, before, last if before is not None else {})
         if before is not None:
-            # What has not moved has no bound, and stays. What has moved and has none, such as a
-            # tensor that is constant or NaN now, goes exactly.
-            for name in last.keys() - bounds.keys():
-                if np.array_equal(octets(own.arrays[name]), octets(self._model[name])):
-                    points[name], spacings[name] = before.arrays[name], last[name]
+            points |= {name: before.arrays[name] for name in still}
+            spacings |= {name: last[name] for name in still}
         model = {**own.arrays, **points}
         rest = {name: bound for name, bound in bounds.items() if name not in points}
         stream, report = compress_measured(
@@ -233,14 +238,14 @@ class Broadcast:
             return
         model = {name: self.reference.arrays[name] for name in self._units}
         deltas = self._deltas[len(self._deltas) - lag - 1 :]
+        if lag == 0:
+            self._streams[base] = deltas[0].stream
+            return
         for delta in reversed(deltas):
             moved = dict(differences(_reader(delta.stream, self.reference.arrays), delta.spacings))
             # Of a tensor that went without loss, where its points hardly save anything, the model
             # before is not known.
             model = {name: x - moved[name] for name, x in model.items() if name in moved}
-        if lag == 0:
-            self._streams[base] = deltas[0].stream
-            return
         # Tensors off the grid are not known at that model: they go without loss, and not as
         # differences.
         self._streams[base], _ = compress_measured(

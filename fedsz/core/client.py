@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 RESIDUAL: Final = "feedback"
 BEFORE: Final = "before"  # the residual that a reply of this round began with
 
-Memory = Mapping[str, NDArray]  # residuals and methods' state, see `fedsz.core.coders.flat`
+Memory = dict[str, NDArray]  # residuals and methods' state, see `fedsz.core.coders.flat`
 
 
 class Store(Protocol):
@@ -48,13 +48,13 @@ class Store(Protocol):
         """Return the reference model, if there is one."""
 
     def keep_reference(self, key: str, model: Reference) -> Reference:
-        """Keep the reference model, and return it as it is kept."""
+        """Keep the reference model, and return it as it is kept; the arrays leave ``model``."""
 
     def memory(self, key: str) -> tuple[Memory, bytes, int]:
         """Return residuals and methods' state, and the run and the round that they are of."""
 
     def keep_memory(self, key: str, memory: Memory, run: bytes, round_number: int) -> None:
-        """Keep them; an empty memory forgets."""
+        """Keep them; the arrays leave ``memory``. An empty memory forgets."""
 
 
 class ClientSession:
@@ -181,6 +181,8 @@ class ClientSession:
         if replies_step:
             start, base = Reference({n: np.zeros_like(x) for n, x in arrays.items()}), None
         residuals, earlier, waited = self._memory(key)
+        # Each residual is freed as the new one is made: an error on the way forgets all.
+        self._store.keep_memory(key, {}, request.run, request.round - waited)
         pipeline = settings.pipeline
         is_by_step = pipeline.by_step if pipeline else settings.bound.kind == "step"
         moved = energies(arrays, start, settings) if is_by_step else {}
@@ -192,8 +194,8 @@ class ClientSession:
         stream, report = compress_measured(arrays, settings, base, coder=update)
         memory: Memory = {}
         if settings.keeps_state:
-            of_feedback = {name: {RESIDUAL: r} for name, r in sorted(update.residuals.items())}
-            memory = flat(of_feedback) | coder.state
+            rest = update.residuals()
+            memory = flat({n: {RESIDUAL: rest.pop(n)} for n in sorted(rest)}) | coder.state
         self._store.keep_memory(key, memory, request.run, request.round)
         self._reports.append(report)
         self._energies += update.energies

@@ -13,7 +13,7 @@ rounds it, by at most 2^-8 of itself in bfloat16 and 2^-11 in float16 (2^-25 whe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,12 +69,11 @@ class UpdateCoder(Coder):
         coder: codes tensors.
         start: the reference model, whether updates are differences from it or not.
         earlier: by tensor, what earlier rounds left out; None without error feedback. One of
-            another shape or dtype than its tensor is not used.
+            another shape or dtype than its tensor is not used. What is used leaves it, which
+            saves memory.
         weight: what these are multiplied with: decay^n.
 
     Attributes:
-        residuals: by tensor, what this round has left out so far; those of tensors that the round
-            has not sent wait, times the weight.
         energies: how much of each tensor arrives.
     """
 
@@ -82,18 +81,26 @@ class UpdateCoder(Coder):
         self,
         coder: Coder,
         start: Reference,
-        earlier: Mapping[str, NDArray] | None,
+        earlier: dict[str, NDArray] | None,
         weight: float = 1.0,
     ) -> None:
         super().__init__()
         self._coder, self._start, self._weight = coder, start, weight
-        self._feeds_back, self._earlier = earlier is not None, earlier or {}
+        self._feeds_back = earlier is not None
+        self._earlier: dict[str, NDArray] = {} if earlier is None else earlier
         self.chains, self.errors = coder.chains, coder.errors
-        self.residuals: dict[str, NDArray] = {
-            name: r if weight == 1 else r * r.dtype.type(weight)
-            for name, r in self._earlier.items()
-        }
+        self._kept: dict[str, NDArray] = {}
         self.energies: list[UpdateEnergy] = []
+
+    def residuals(self) -> dict[str, NDArray]:
+        """Return by tensor what is left out once the round is coded.
+
+        Residuals of tensors that the round has not sent wait, times the weight.
+        """
+        while self._earlier:
+            name, r = self._earlier.popitem()
+            self._kept[name] = r if self._weight == 1 else r * r.dtype.type(self._weight)
+        return self._kept
 
     def encode(self, entry: Entry) -> Part | None:
         """Do as `Coder.encode` of the tensor with its residual, and keep the new one."""
@@ -107,12 +114,10 @@ class UpdateCoder(Coder):
             part = coder.encode(with_residual, coder.bound(entry, start))
         else:
             part = coder.encode(with_residual)
-        decoded = with_residual.x
-        if part is not None:
-            decoded = self.decode(with_residual, part)
-            if self._feeds_back:
-                self.keep_rest(entry.name, target, decoded)
+        decoded = with_residual.x if part is None else self.decode(with_residual, part)
         self._add_energy(x, start, with_residual.x, decoded)
+        if part is not None and self._feeds_back:
+            self.keep_rest(entry.name, target, decoded, out=None if target is x else target)
         return part
 
     def exact(self, entry: Entry) -> Entry:
@@ -132,24 +137,27 @@ class UpdateCoder(Coder):
         r = self._earlier.get(name)
         if r is None or not self._weight or (r.shape, r.dtype) != (x.shape, x.dtype):
             return x
-        target = r.astype(wide(x.dtype))
+        target = np.array(r, wide(x.dtype))
         with np.errstate(over="ignore", invalid="ignore"):
             target *= target.dtype.type(self._weight)
             target += x
         return target
 
-    def keep_rest(self, name: str, target: NDArray, decoded: NDArray) -> None:
+    def keep_rest(
+        self, name: str, target: NDArray, decoded: NDArray, out: NDArray | None = None
+    ) -> None:
         """Keep what a tensor with its residual is above the tensor that its receiver decodes.
 
         Nothing of a tensor with a NaN or an infinity anywhere: the next round starts afresh for it.
+        ``out`` is an array that may hold it.
         """
-        self.residuals.pop(name, None)
+        self._earlier.pop(name, None)
         if decoded is target:
             return
         with np.errstate(invalid="ignore", over="ignore"):
-            rest = np.subtract(target, decoded, dtype=wide(decoded.dtype))
+            rest = np.subtract(target, decoded, out=out, dtype=wide(decoded.dtype))
         if np.isfinite(rest).all() and rest.any():
-            self.residuals[name] = narrow(rest, decoded.dtype)
+            self._kept[name] = narrow(rest, decoded.dtype)
 
     def _add_energy(self, x: NDArray, start: NDArray, target: NDArray, decoded: NDArray) -> None:
         step = energy_between(x, start)

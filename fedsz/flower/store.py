@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from typing import Final
+from weakref import ref
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
@@ -59,9 +60,10 @@ class RecordStore:
 
     def keep_reference(self, key: str, model: Reference) -> Reference:
         """Do as `Store.keep_reference`; the arrays are views of the record."""
-        record = to_record(dict(model.arrays))
+        digest = model.digest
+        record = to_record(model.arrays)
         self._put(_REFERENCE + key, record)
-        return Reference(views_of(record), model.digest)
+        return Reference(views_of(record), digest)
 
     def reference_record(self, key: str) -> ArrayRecord:
         """Return the reference model as a record of the caller's own, of the same bytes."""
@@ -81,7 +83,8 @@ class RecordStore:
 
     def keep_memory(self, key: str, memory: Memory, run: bytes, round_number: int) -> None:
         """Do as `Store.keep_memory`."""
-        self._put(_MEMORY + key, to_record(dict(memory)) if memory else None)
+        self._put(_MEMORY + key, None)  # before the new one is there as arrays and as a record
+        self._put(_MEMORY + key, to_record(memory) if memory else None)
         self._put(_ABOUT + key, make_config({"run": run, "round": round_number}))
 
     @property
@@ -150,7 +153,8 @@ class FolderStore(RecordStore):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._before: dict[str, Records] = {}
+        # What was read; weak, so that memory of records that are replaced is free meanwhile.
+        self._before: dict[str, dict[str, ref[Record]]] = {}
         super().__init__({})
 
     def __enter__(self) -> FolderStore:
@@ -161,8 +165,9 @@ class FolderStore(RecordStore):
         """
         self._lock = lock_folder(self._folder, "client")
         for name in _FILES:
-            self._before[name] = _read(self._folder / name)
-            self.records |= self._before[name]
+            found = _read(self._folder / name)
+            self._before[name] = {name: ref(record) for name, record in found.items()}
+            self.records |= found
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -181,7 +186,7 @@ class FolderStore(RecordStore):
                     if name.startswith(_REFERENCE) == holds_references
                 }
                 before = self._before[file]
-                if now.keys() != before.keys() or any(now[n] is not before[n] for n in now):
+                if now.keys() != before.keys() or any(now[n] is not before[n]() for n in now):
                     write_records(self._folder / file, make_content(now), private=True)
 
 

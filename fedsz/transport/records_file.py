@@ -5,9 +5,9 @@ The layout is in docs/format.md, "Files to go on from".
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ VERSION: Final = 1
 
 _PREFIX: Final = struct.Struct("<8sHHIQ")  # magic, version, reserved, bytes of head and of data
 _CHECKSUM_BYTES: Final = 16
+_PIECE: Final = 1 << 20  # bytes that are read at a time
 
 
 def write_records(path: Path, records: RecordDict, *, private: bool = False) -> None:
@@ -57,18 +58,23 @@ def read_records(path: Path) -> RecordDict:
         UnsupportedStream: another release has written it.
         CorruptStream: it is no file of records.
     """
-    data = memoryview(path.read_bytes())
-    if len(data) < _PREFIX.size:
-        raise TruncatedStream(f"{len(data)} bytes of a prefix of {_PREFIX.size}")
-    magic, version, _, head_size, size = _PREFIX.unpack(data[: _PREFIX.size])
-    if magic != MAGIC:
-        raise CorruptStream("this is no file of records")
-    if version != VERSION:
-        raise UnsupportedStream(f"version {version}; this release reads {VERSION}", offset=8)
-    end = _PREFIX.size + head_size + size
-    if len(data) < end + _CHECKSUM_BYTES:
-        raise TruncatedStream(f"{len(data)} bytes where {end + _CHECKSUM_BYTES} were written")
-    if _stream.xxh3(data[:end]) != data[end:]:
-        raise ChecksumMismatch("the checksum does not fit", offset=end)
-    head = bytes(data[_PREFIX.size : _PREFIX.size + head_size])
-    return decode_content(head, BytesIO(data[_PREFIX.size + head_size : end]), size)
+    with path.open("rb") as file:
+        prefix, length = file.read(_PREFIX.size), os.fstat(file.fileno()).st_size
+        if len(prefix) < _PREFIX.size:
+            raise TruncatedStream(f"{len(prefix)} bytes of a prefix of {_PREFIX.size}")
+        magic, version, _, head_size, size = _PREFIX.unpack(prefix)
+        if magic != MAGIC:
+            raise CorruptStream("this is no file of records")
+        if version != VERSION:
+            raise UnsupportedStream(f"version {version}; this release reads {VERSION}", offset=8)
+        end = _PREFIX.size + head_size + size
+        if length < end + _CHECKSUM_BYTES:
+            raise TruncatedStream(f"{length} bytes where {end + _CHECKSUM_BYTES} were written")
+        hashed = _stream.Xxh3()
+        hashed.update(prefix)
+        for at in range(_PREFIX.size, end, _PIECE):  # in little memory, before any of it is used
+            hashed.update(file.read(min(_PIECE, end - at)))
+        if hashed.digest() != file.read():
+            raise ChecksumMismatch("the checksum does not fit", offset=end)
+        file.seek(_PREFIX.size)
+        return decode_content(file.read(head_size), file, size)

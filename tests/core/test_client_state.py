@@ -264,7 +264,7 @@ def test_what_was_kept_and_does_not_fit_is_not_used(
 def test_a_kept_model_that_has_changed_is_not_taken_for_the_servers(change: str) -> None:
     x = np.ones(2000, np.float32)
     sent, store = Reference({"w": x}), RecordStore({})
-    store.keep_reference(KEY, sent)
+    store.keep_reference(KEY, Reference({"w": x}))
     later = compress({"w": x + 1}, "abs:1", reference=sent, threshold=0)
     after = Reference(decompress(later, reference=sent, as_numpy=True))
 
@@ -556,18 +556,19 @@ def test_two_clients_share_a_folder_by_their_partition(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_client_keeps_its_old_state(tmp_path: Path) -> None:
-    model = Reference({"w": np.ones(3, np.float32)})
+    def model() -> Reference:
+        return Reference({"w": np.ones(3, np.float32)})
 
     def train() -> None:
         with FolderStore(tmp_path) as store:
-            store.keep_reference("arrays", model)
+            store.keep_reference("arrays", model())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train()
     with FolderStore(tmp_path) as store:
         assert store.reference("arrays") is None
-        store.keep_reference("arrays", model)
+        store.keep_reference("arrays", model())
     with FolderStore(tmp_path) as store:
         assert store.reference("arrays") is not None
 
