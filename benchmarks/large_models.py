@@ -1,13 +1,20 @@
-"""What a model of gigabytes costs: a stream of it, and rounds of it over gRPC in both directions.
+"""What a model of a gigabyte costs: seconds and memory of streams, of files, and of rounds.
 
-    python -m benchmarks.large_models [--layers 28] [--words 151936] [--rounds 2]
-                                      [--only stream model lora]
+    python -m benchmarks.large_models [--layers N] [--words 151936] [--only float32 bfloat16 lora]
+                                      [--json docs/results/large.json]
 
-The tensors have the shapes of Qwen2.5-1.5B (28 layers: 3.09 GB in bfloat16) and normal weights. A
-server and a client are processes of their own on loopback, with the defaults of `FedSZGrid` and
-`StreamingFedAvg`. The client moves each weight by a hundredth of its size. ``lora`` sends adapters
-of rank 16 for the same model, in float32. Memory is a process's peak (VmHWM), in sizes of what is
-sent, over what it took without it. Linux only.
+The tensors have the shapes of Qwen2.5-0.5B and normal weights: all 24 layers in bfloat16, the first
+8 in float32, 1 GB each. Each weight moves by a hundredth of the deviation. ``lora`` sends adapters
+of rank 16, in float32. Three parts, each in a process of its own:
+
+- library: `compress` and `decompress` within 1e-2 of the range, and within one step of a reference;
+- command: `fedsz compress` and `decompress` of a .safetensors file;
+- round: the third round of a server and a client on loopback, with the defaults of `FedSZGrid` and
+  `StreamingFedAvg`, and a folder of state.
+
+Memory is a process's peak (VmHWM) over what it took before, in sizes of what is sent: of the
+library beside its input, of a round with the model of the server and that which the app trains.
+Seconds of the processor are beside those of the clock, for machines that do other work. Linux only.
 """
 
 from __future__ import annotations
@@ -15,14 +22,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import platform
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -30,14 +39,18 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fedsz
-from benchmarks.measuring import forget_peak, memory
+from benchmarks.measuring import forget_peak, machine, memory, table
 from fedsz.arrays import chunks
+from fedsz.cli.files import write_state_dict
 from fedsz.control.record import RoundRecord
+from fedsz.core.reference import Reference
 from fedsz.flower import FedSZGrid, FedSZMod, GrpcGrid, StreamingFedAvg, run_client
 from fedsz.flower.records import layout_of, to_array, to_record, views_of
+from fedsz.stream import Reader
+from fedsz.stream.format import Header
 
 BF16: Final = np.dtype(ml_dtypes.bfloat16)
-HIDDEN, INNER, KEYS = 1536, 8960, 256
+HIDDEN, INNER, KEYS = 896, 4864, 128
 PROJECTIONS: Final = {
     "self_attn.q_proj": (HIDDEN, HIDDEN),
     "self_attn.k_proj": (KEYS, HIDDEN),
@@ -48,6 +61,8 @@ PROJECTIONS: Final = {
     "mlp.down_proj": (HIDDEN, INNER),
 }
 RANK: Final = 16
+ROUNDS: Final = 3
+COMMANDS: Final = ("compress", "decompress")
 STEP: Final = 0.01  # of a weight's standard deviation
 TIMEOUT: Final = 3600.0
 
@@ -57,7 +72,7 @@ State = dict[str, np.ndarray]
 class Size(NamedTuple):
     """How large a model is, as options of the command."""
 
-    layers: int = 28
+    layers: int = 24
     words: int = 151_936
 
     def options(self) -> list[str]:
@@ -74,6 +89,9 @@ class Exchanged(NamedTuple):
     seconds: list[float]
     server_memory: float
     client_memory: float
+
+
+Row = dict[str, Any]
 
 
 def model_shapes(size: Size) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -95,7 +113,8 @@ def lora_shapes(size: Size) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 SENT: Final[dict[str, tuple[Callable[[Size], Iterator[tuple[str, tuple[int, ...]]]], np.dtype]]] = {
-    "model": (model_shapes, BF16),
+    "float32": (model_shapes, np.dtype(np.float32)),
+    "bfloat16": (model_shapes, BF16),
     "lora": (lora_shapes, np.dtype(np.float32)),
 }
 
@@ -125,29 +144,73 @@ def bytes_of(state: State) -> int:
     return sum(x.nbytes for x in state.values())
 
 
-def stream(what: str, size: Size) -> dict[str, float]:
-    """Compress and decompress a state_dict by the library's defaults."""
-    state = weights(what, size)
-    forget_peak()
-    start, held = time.perf_counter(), 1e6 * memory("VmRSS")
-    blob = fedsz.compress(state)
-    compressed, encoding = time.perf_counter(), 1e6 * memory("VmHWM") - held
-    back = fedsz.decompress(blob, as_numpy=True)
-    end = time.perf_counter()
+def library(what: str, size: Size) -> Iterator[Row]:
+    """Yield what a stream of a state_dict takes, and copying it."""
+    before, rng = weights(what, size), np.random.default_rng(1)
+    state = {name: moved(x, rng) for name, x in before.items()}
+    reference, nbytes = Reference(before), bytes_of(state)
+    assert reference.digest  # is known in each round
+    copies = {name: x.copy() for name, x in state.items()}
+    start = time.perf_counter()
     for name, x in state.items():
-        error = np.abs(back[name].astype(np.float32) - x.astype(np.float32)).max()
-        assert error <= 1e-2 * np.ptp(x.astype(np.float32))
-    nbytes = bytes_of(state)
-    return {
-        "gigabytes": nbytes / 1e9,
-        "ratio": nbytes / len(blob),
-        "compress_seconds": compressed - start,
-        "decompress_seconds": end - compressed,
-        "compress_memory": encoding / nbytes,
-    }
+        np.copyto(copies[name], x)
+    copying = time.perf_counter() - start
+    del copies
+    for bound, base in (("1e-2", None), ("step:1", reference)):
+        for threads in (1, 2):
+            row: Row = {"part": "library", "what": what, "bytes": nbytes, "bound": bound}
+            row |= {"threads": threads, "copy": copying}
+            for _ in range(2):  # the first finds memory that the machine has not given out yet
+                *encoding, blob = timed(
+                    partial(fedsz.compress, state, bound, reference=base, threads=threads)
+                )
+                *decoding, back = timed(
+                    partial(fedsz.decompress, blob, reference=base, as_numpy=True, threads=threads)
+                )
+            for way, taken in (("encode", encoding), ("decode", decoding)):
+                row |= {way: taken[0], f"{way}_cpu": taken[1], f"{way}_memory": taken[2] / nbytes}
+            check(state, back, Reader(blob).header)
+            yield {**row, "ratio": nbytes / len(blob)}
 
 
-def serve(what: str, size: Size, rounds: int) -> None:
+def timed(work: Callable[[], Any]) -> tuple[float, float, float, Any]:
+    """Return seconds of the clock and of the processor, bytes of memory, and the result."""
+    forget_peak()
+    before, start, used = memory("VmRSS"), time.perf_counter(), time.process_time()
+    result = work()
+    seconds = time.perf_counter() - start, time.process_time() - used
+    return *seconds, 1e6 * (memory("VmHWM") - before), result
+
+
+def check(state: State, back: State, header: Header) -> None:
+    """Assert that a model keeps the bounds that its stream states."""
+    for payload in header.payloads:
+        for name in (header.tensors[i].name for i in payload.members):
+            error = np.abs(back[name].astype(np.float32) - state[name].astype(np.float32)).max()
+            assert error <= np.float32(payload.bound or 0) * np.float32(1 + 1e-6), name
+
+
+def command(what: str, size: Size) -> Iterator[Row]:
+    """Yield what the commands take, with their start."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / name for name in ("a.safetensors", "a.fsz", "b.safetensors")]
+        write_state_dict(files[0], weights(what, size))
+        nbytes = files[0].stat().st_size
+        for name, source, target in zip(COMMANDS, files, files[1:], strict=False):
+            run = [sys.executable, "-m", "fedsz", name, source, "-o", target, "--threads", "2"]
+            start, peak = time.perf_counter(), 0.0
+            with subprocess.Popen(run, stdout=subprocess.DEVNULL) as process:
+                while process.poll() is None:
+                    with suppress(StopIteration, OSError):  # it has just ended
+                        peak = max(peak, 1e6 * memory("VmHWM", process.pid))
+                    time.sleep(0.005)
+            assert not process.returncode
+            seconds = time.perf_counter() - start
+            row: Row = {"part": "command", "what": what, "bytes": nbytes, "command": name}
+            yield {**row, "seconds": seconds, "memory": peak / nbytes}
+
+
+def serve(what: str, size: Size) -> None:
     """Be the server: tell the port, then what the rounds took."""
     state = weights(what, size)
     nbytes, before = bytes_of(state), 1e6 * memory("VmRSS") - bytes_of(state)
@@ -167,8 +230,8 @@ def serve(what: str, size: Size, rounds: int) -> None:
 
         grid = FedSZGrid(link, on_round=keep)
         strategy = StreamingFedAvg(fraction_evaluate=0, min_train_nodes=1, min_available_nodes=1)
-        result = strategy.start(grid, to_record(state), num_rounds=rounds, timeout=TIMEOUT)
-    assert [record.round for record in told] == list(range(1, rounds + 1)), told
+        result = strategy.start(grid, to_record(state), num_rounds=ROUNDS, timeout=TIMEOUT)
+    assert [record.round for record in told] == list(range(1, ROUNDS + 1)), told
     assert layout_of(result.arrays).nbytes == nbytes
     took = {
         "size": nbytes,
@@ -182,7 +245,8 @@ def serve(what: str, size: Size, rounds: int) -> None:
 
 def train(port: int) -> None:
     """Be the client: train as often as asked, then tell the peak memory."""
-    app = ClientApp(mods=[FedSZMod()])
+    folder = tempfile.TemporaryDirectory()
+    app = ClientApp(mods=[FedSZMod(state_dir=folder.name)])
     seeds = itertools.count()
 
     @app.train()
@@ -198,10 +262,10 @@ def train(port: int) -> None:
     print(json.dumps({"memory": 1e6 * memory("VmHWM") - before}), flush=True)
 
 
-def exchange(what: str, size: Size, rounds: int) -> Exchanged:
+def exchange(what: str, size: Size) -> Exchanged:
     """Run a server and a client, and return what that took."""
     this = [sys.executable, "-m", "benchmarks.large_models", *size.options()]
-    serving = [*this, "--rounds", str(rounds), "--serve", what]
+    serving = [*this, "--serve", what]
     with subprocess.Popen(serving, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         port = json.loads(server.stdout.readline())["port"]
@@ -213,43 +277,104 @@ def exchange(what: str, size: Size, rounds: int) -> Exchanged:
     return Exchanged(**took, client_memory=taken / took["size"])
 
 
-def rows_of(what: str, took: Exchanged) -> Iterator[str]:
-    """Yield the rows of a table, one a round."""
-    rounds = zip(took.down, took.up, took.seconds, strict=True)
-    for number, (down, up, seconds) in enumerate(rounds, 1):
-        cells = [what, f"{took.size / 1e9:.2f}", str(number)]
-        cells += [f"{took.size / down:.2f}", f"{took.size / up:.2f}", f"{seconds:.0f}"]
-        cells += [f"{took.server_memory:.2f}", f"{took.client_memory:.2f}"]
-        yield f"| {' | '.join(cells)} |"
+def rounds(what: str, size: Size) -> Iterator[Row]:
+    """Yield what the last round takes: it sends differences, and has residuals."""
+    took = exchange(what, size)
+    yield {
+        "part": "round",
+        "what": what,
+        "bytes": took.size,
+        "down": took.size / took.down[-1],
+        "up": took.size / took.up[-1],
+        "seconds": took.seconds[-1],
+        "server_memory": took.server_memory,
+        "client_memory": took.client_memory,
+    }
+
+
+PARTS: Final[dict[str, Callable[[str, Size], Iterator[Row]]]] = {
+    "library": library,
+    "command": command,
+    "round": rounds,
+}
+# By part, its columns: a title, the key of the rows, and how its numbers are written.
+COLUMNS: Final = {
+    "library": (
+        ("bound", "bound", ""),
+        ("threads", "threads", ""),
+        ("encode, s", "encode", ".2f"),
+        ("of the processor", "encode_cpu", ".2f"),
+        ("decode, s", "decode", ".2f"),
+        ("of the processor", "decode_cpu", ".2f"),
+        ("copy, s", "copy", ".2f"),
+        ("ratio", "ratio", ".1f"),
+        ("encode, models", "encode_memory", ".2f"),
+        ("decode, models", "decode_memory", ".2f"),
+    ),
+    "command": (("command", "command", ""), ("s", "seconds", ".1f"), ("models", "memory", ".2f")),
+    "round": (
+        ("down", "down", ".1f"),
+        ("up", "up", ".1f"),
+        ("s", "seconds", ".1f"),
+        ("server, models", "server_memory", ".2f"),
+        ("client, models", "client_memory", ".2f"),
+    ),
+}
+
+
+def tables(rows: Sequence[Row]) -> list[str]:
+    """Return a table of each part, as docs/reference/measurements.md has them."""
+    found = []
+    for part, columns in COLUMNS.items():
+        lines = [
+            [
+                row["what"],
+                f"{row['bytes'] / 1e9:.2f}",
+                *(f"{row[key]:{form}}" for _, key, form in columns),
+            ]
+            for row in rows
+            if row["part"] == part
+        ]
+        found.append(table(["model", "GB", *(title for title, _, _ in columns)], lines))
+    return found
 
 
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, default=Size().layers)
+    parser.add_argument("--layers", type=int, help="24 by default, and 8 in float32")
     parser.add_argument("--words", type=int, default=Size().words)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", nargs="+", choices=["stream", *SENT], default=["stream", *SENT])
+    parser.add_argument("--only", nargs="+", choices=SENT, default=["float32", "bfloat16"])
+    parser.add_argument("--json", type=Path, help="file of rows")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--serve", choices=SENT, help=argparse.SUPPRESS)
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    size = Size(options.layers, options.words)
-    if options.serve:
-        serve(options.serve, size, options.rounds)
-        return
-    if options.train:
-        train(options.train)
-        return
-    print(f"{platform.machine()}, {os.cpu_count()} cores\n")
-    for what in SENT if "stream" in options.only else ():
-        told = [f"{name} {value:.2f}" for name, value in stream(what, size).items()]
-        print(f"{what}: {', '.join(told)}")
-    print("| what | GB | round | down | up | seconds | server's memory | client's memory |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for what in SENT:
-        if what in options.only:
-            for row in rows_of(what, exchange(what, size, options.rounds)):
-                print(row, flush=True)
+    asked = parser.parse_args()
+    size = Size(asked.layers or Size().layers, asked.words)
+    if asked.serve:
+        serve(asked.serve, size)
+    elif asked.train:
+        train(asked.train)
+    elif asked.part:
+        for row in PARTS[asked.part](asked.only[0], size):
+            print(json.dumps(row), flush=True)
+    else:
+        rows = list(measured(asked.only, size, of_float32=asked.layers or 8))
+        about = {"machine": machine("numpy"), "rows": rows}
+        if asked.json:
+            asked.json.write_text(json.dumps(about, indent=1) + "\n")
+        print(*tables(rows), sep="\n\n")
+
+
+def measured(models: Sequence[str], size: Size, *, of_float32: int) -> Iterator[Row]:
+    """Yield all rows, each part measured in a process of its own."""
+    for what in models:
+        own = size._replace(layers=of_float32) if what == "float32" else size
+        for part in PARTS:
+            this = [sys.executable, "-m", "benchmarks.large_models", *own.options()]
+            this += ["--only", what, "--part", part]
+            run = subprocess.run(this, stdout=subprocess.PIPE, text=True, check=True)
+            yield from (json.loads(line) for line in run.stdout.splitlines() if line[:1] == "{")
 
 
 if __name__ == "__main__":

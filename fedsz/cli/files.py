@@ -277,16 +277,16 @@ def write_state_dict(path: Path, state: dict[str, NDArray]) -> None:
         from safetensors.numpy import save
 
         try:
-            buffer.write(save(state, METADATA))
+            data = save(state, METADATA)
         except SafetensorError as err:
             raise ConfigError(f"{path}: safetensors cannot hold it: {err}") from err
-    else:
-        import torch
+        write_whole(path, data)
+        return
+    import torch
 
-        from fedsz.arrays import as_tensor
+    from fedsz.arrays import as_tensor
 
-        tensors = {name: as_tensor(x) for name, x in state.items()}
-        torch.save(tensors, buffer)
+    torch.save({name: as_tensor(x) for name, x in state.items()}, buffer)
     write_whole(path, buffer.getvalue())
 
 

@@ -89,7 +89,7 @@ class UpdateCoder(Coder):
         self._feeds_back = earlier is not None
         self._earlier: dict[str, NDArray] = {} if earlier is None else earlier
         self.chains, self.errors = coder.chains, coder.errors
-        self._kept: dict[str, NDArray] = {}
+        self._rest: dict[str, NDArray] = {}
         self.energies: list[UpdateEnergy] = []
 
     def residuals(self) -> dict[str, NDArray]:
@@ -99,8 +99,8 @@ class UpdateCoder(Coder):
         """
         while self._earlier:
             name, r = self._earlier.popitem()
-            self._kept[name] = r if self._weight == 1 else r * r.dtype.type(self._weight)
-        return self._kept
+            self._rest[name] = r if self._weight == 1 else r * r.dtype.type(self._weight)
+        return self._rest
 
     def encode(self, entry: Entry) -> Part | None:
         """Do as `Coder.encode` of the tensor with its residual, and keep the new one."""
@@ -157,7 +157,7 @@ class UpdateCoder(Coder):
         with np.errstate(invalid="ignore", over="ignore"):
             rest = np.subtract(target, decoded, out=out, dtype=wide(decoded.dtype))
         if np.isfinite(rest).all() and rest.any():
-            self._kept[name] = narrow(rest, decoded.dtype)
+            self._rest[name] = narrow(rest, decoded.dtype)
 
     def _add_energy(self, x: NDArray, start: NDArray, target: NDArray, decoded: NDArray) -> None:
         step = energy_between(x, start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import threading
@@ -28,7 +29,7 @@ from fedsz.flower.incoming import Replies as ReplyChecks
 from fedsz.flower.liveness import Deadlines
 from fedsz.flower.outgoing import OpenRequest, Sender
 from fedsz.flower.polling import NOT_TAKEN
-from fedsz.flower.records import is_round, is_training
+from fedsz.flower.records import bytes_of_arrays, is_round, is_training
 from fedsz.flower.refusal import Refusal, kind_of, reason, reason_of
 from fedsz.flower.requests import NO_REPLY, Outcome, Requests
 from fedsz.flower.round_statistics import RoundStatistics
@@ -40,6 +41,7 @@ from fedsz.transport.replies import takes_replies_as_they_come
 logger = logging.getLogger("flwr.fedsz")
 
 _STATE: Final = "grid"  # the record of a state that has no arrays
+_LARGE: Final = 1 << 26  # bytes of a model that is worth a collection of garbage
 
 
 class FedSZGrid(WrappedGrid):
@@ -339,6 +341,10 @@ class FedSZGrid(WrappedGrid):
                 self._statistics.decide()
             self._sender.round += 1
             self._is_open, self._purpose, self._asked = True, purpose, set()
+            if bytes_of_arrays(pushed[0].content) >= _LARGE:
+                # Flower's records refer to each other in circles: models of earlier rounds would
+                # stay, for a collection comes by the number of objects.
+                gc.collect()
         self._asked |= nodes
         self._checks.begin_round(len(self._asked))
 

@@ -82,10 +82,11 @@ class Case(NamedTuple):
         if self.residuals is None:
             return compress_measured(self.state, settings, base)[0], b""
         sent = base or Reference.of({name: np.zeros_like(x) for name, x in self.state.items()})
-        coder = UpdateCoder(CodecCoder(settings), sent, self.residuals, self.weight)
+        coder = UpdateCoder(CodecCoder(settings), sent, dict(self.residuals), self.weight)
         stream = compress_measured(self.state, settings, base, coder=coder)[0]
+        rest = coder.residuals()
         left = (
-            coder.residuals.get(name, np.zeros_like(x)).tobytes()
+            rest.get(name, np.zeros_like(x)).tobytes()
             for name, x in self.state.items()
             if DTYPE_IDS[x.dtype] < len(FLOATS)
         )
