@@ -1,4 +1,4 @@
-"""``fedsz keys``: the certificates of a fleet."""
+"""``fedsz keys``: the certificates and tokens of a fleet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ids: Final[Decorator] = click.argument("client_ids", nargs=-1, required=True, m
 
 @click.group("keys")
 def keys() -> None:
-    """Make, rotate and revoke the certificates of a fleet."""
+    """Make, rotate and revoke the certificates and tokens of a fleet."""
 
 
 def _authority(folder: Path) -> Authority:
@@ -52,7 +52,8 @@ def init(*, host: tuple[str, ...], folder: Path, days: int) -> None:
     say(f"{authority.ca}\n{cert}")
     tls = f"--tls-cert {cert} --tls-key {cert.with_suffix('.key')}"
     clients = f"--client-file {authority.clients}"
-    say(f"fedsz server {tls} --tls-ca {authority.ca} {clients}")
+    say(f"for certificates: fedsz server {tls} --tls-ca {authority.ca} {clients}")
+    say(f"for tokens: fedsz server {tls} {clients}")
 
 
 @keys.command("server")
@@ -78,11 +79,24 @@ def client(client_ids: tuple[str, ...], *, folder: Path, days: int) -> None:
         say(str(authority.certify_client(client_id, days)))
 
 
+@keys.command("token")
+@_ids
+@_folder
+def token(client_ids: tuple[str, ...], *, folder: Path) -> None:
+    """Make a token for each client. A client that has one gets another.
+
+    ID is the id of a client.
+    """
+    authority = _authority(folder)
+    for client_id in client_ids:
+        say(str(authority.make_token(client_id)))
+
+
 @keys.command("revoke")
 @click.argument("what", nargs=-1, required=True)
 @_folder
 def revoke(what: tuple[str, ...], *, folder: Path) -> None:
-    """Revoke a certificate, or all of a client. A running server refuses it.
+    """Revoke a certificate or token, or all of a client. A running server refuses it.
 
     WHAT is a serial number, or the id of a client.
     """
@@ -96,14 +110,14 @@ def revoke(what: tuple[str, ...], *, folder: Path) -> None:
 @_folder
 @json_option
 def list_issued(*, folder: Path, json: bool) -> None:
-    """List the clients' certificates, and say which are revoked."""
-    columns = ("serial", "name", "expires", "revoked")
+    """List the clients' certificates and tokens, and say which are revoked."""
+    columns = ("serial", "kind", "name", "expires", "revoked")
     issued = _authority(folder).issued()
     rows = [{column: getattr(one, column) for column in columns} for one in issued]
     if json:
         print_json(rows)
         return
-    order = ("name", "expires", "revoked", "serial")
+    order = ("kind", "name", "expires", "revoked", "serial")
     shown = ({**row, "revoked": "revoked" if row["revoked"] else ""} for row in rows)
     cells = [[str(row[column]) for column in order] for row in shown]
-    print_table(("client", "expires", "", "serial number"), cells)
+    print_table(("kind", "client", "expires", "", "serial number"), cells)

@@ -37,7 +37,7 @@ from fedsz.training.run_folder import Checkpoint, Resumed
 from fedsz.training.seeding import seed_of, seeded
 from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
-from fedsz.transport.credentials import revoked_serials
+from fedsz.transport.credentials import read_issued, revoked_serials
 from fedsz.whole_files import read_bytes
 
 LONGEST: Final = 1e9  # seconds that a client may say it trained
@@ -329,7 +329,7 @@ def secure_of(config: RunConfig) -> SecureSum | None:
         return None
     if not config.tls_ca or config.insecure:
         return SecureSum(config.secure_sum)
-    revoked = revoked_serials(config.client_file) if config.client_file else ()
+    revoked = revoked_serials(read_issued(config.client_file)) if config.client_file else ()
     verifier = CertificateVerifier(read_bytes(config.tls_ca), revoked)
     return SecureSum(config.secure_sum, Assumptions(signed=True), verifier)
 

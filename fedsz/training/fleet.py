@@ -27,9 +27,8 @@ from fedsz.training.run_folder import Resumed, RunFolder
 from fedsz.training.task import load_task
 from fedsz.transport.channel import security
 from fedsz.transport.credentials import (
-    certified_id,
     channel_credentials,
-    load_certificate,
+    own_id,
     read_private,
     server_credentials,
 )
@@ -121,8 +120,6 @@ def _require_options(config: RunConfig) -> None:
         raise ConfigError("give --tls-cert and --tls-key, or --insecure for plaintext")
     if not config.insecure and not config.tls_key:
         raise ConfigError("TLS needs --tls-key as well")
-    if config.client_file and not (config.tls_ca and config.tls_cert):
-        raise ConfigError("--client-file is of clients with certificates: give --tls-ca")
     if 0 < config.shares < config.min_clients:
         few = f"--shares {config.shares} is less than --min-clients {config.min_clients}"
         raise ConfigError(f"{few}: a client beyond the shares is refused, so no round would start")
@@ -197,8 +194,7 @@ def join(config: RunConfig, on_event: OnEvent | None = None) -> None:
     share = config.share
     _check_task(config)
     credentials = client_credentials(config)
-    proven = credentials is not None and config.tls_cert
-    named = certified_id(load_certificate(config.tls_cert)) if proven else ""
+    named = own_id(config.tls_cert or None, config.token_file or None) if credentials else ""
     limit = _MessageLimit(int(1e6 * config.max_message_mb))
     default = "" if share is None else f"{socket.gethostname()}/{share}"
     caps = {f"max-{name}".replace("_", "-"): getattr(config, f"max_{name}") for name in CAPPED}
@@ -262,13 +258,17 @@ def client_credentials(config: RunConfig) -> grpc.ChannelCredentials | None:
     """Return what a client connects with; None for plaintext.
 
     Raises:
-        ConfigError: a file is not what it should be.
+        ConfigError: a file is not what it should be, or a token was to go over plaintext, or beside
+            a certificate.
     """
+    if config.token_file and config.insecure:
+        raise ConfigError("a token needs TLS: give --tls-ca in place of --insecure")
+    if config.token_file and config.tls_cert:
+        raise ConfigError("give --token-file or --tls-cert, not both: each proves a client id")
     if config.insecure:
         return None
-    return channel_credentials(
-        config.tls_ca or None, config.tls_cert or None, config.tls_key or None
-    )
+    files = (config.tls_ca or None, config.tls_cert or None, config.tls_key or None)
+    return channel_credentials(*files, token=config.token_file or None)
 
 
 def _check_task(config: RunConfig) -> None:

@@ -292,8 +292,10 @@ class RunConfig:
         Use(TRAVEL, LINK)] = ""
     tls_ca: Annotated[str, Meta(description="PEM file with the authority that signs the other "
         "side's certificate."), Use(TRAVEL, LINK)] = ""
+    token_file: Annotated[str, Meta(description="File with this client's token, for a server that "
+        "asks for one."), Use(TRAVEL, (CLIENT,))] = ""
     client_file: Annotated[str, Meta(description="The fleet's clients, as `fedsz keys` writes "
-        "them: revoked ones are refused. It needs --tls-ca."),
+        "them: revoked ones are refused. Without --tls-ca each client needs a token."),
         Use(TRAVEL, (SERVER,))] = ""
 
     run_dir: Annotated[str, Meta(description="Folder for results; runs/DATE-TIME by default."),

@@ -1,11 +1,13 @@
-"""A fleet's certificate authority in a folder, and the certificates that it issues.
+"""A fleet's certificate authority in a folder, and the certificates and tokens that it issues.
 
     ca.pem, ca.key          the authority; the key stays here
     server.pem, .key        the server's certificate, for TLS
     clients/ID.pem, .key    a client's certificate; ID in percent-encoding
-    clients.jsonl           a line for each client's certificate, for the server
+    clients/ID.token        a client's token, in place of a certificate
+    clients.jsonl           a line for each client's certificate or token, for the server
 
-A second certificate of the same client is ID.2.pem: both are valid until the first is revoked.
+A second certificate or token of the same client is ID.2.pem or ID.2.token: both are valid until the
+first is revoked.
 """
 
 from __future__ import annotations
@@ -32,7 +34,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import json, structs
 
 from fedsz.errors import ConfigError, cannot
-from fedsz.transport.credentials import Issued, load_certificate, read_issued, read_private
+from fedsz.transport.credentials import (
+    Issued,
+    load_certificate,
+    new_token,
+    read_issued,
+    read_private,
+    token_hash,
+)
 from fedsz.whole_files import Pathish, write_whole
 
 Key = ec.EllipticCurvePrivateKey
@@ -78,7 +87,7 @@ class Authority:
         with cannot(f"write to {path}"):
             (path / "clients").mkdir(parents=True, exist_ok=True)
             (path / "clients.jsonl").touch()
-            (path / ".gitignore").write_text("*.key\n")
+            (path / ".gitignore").write_text("*.key\n*.token\n")
         only_signs = x509.BasicConstraints(ca=True, path_length=0)
         until = datetime.timedelta(days=CA_DAYS)
         made = new_certificate(f"fedsz {secrets.token_hex(8)}", None, until, [only_signs])
@@ -101,17 +110,19 @@ class Authority:
 
     def certify_client(self, client_id: str, days: int) -> Path:
         """Issue a certificate for a client; return its file. The key is beside it."""
-        if not 0 < len(client_id) <= _NAME_LENGTH:
-            raise ConfigError(
-                f"a certificate takes a client id of 1 to {_NAME_LENGTH} characters, got"
-                f" {client_id!r}"
-            )
-        # Dots too: "..", and "a.2", which is what a second certificate of "a" is called.
-        name = quote(client_id, safe="").replace(".", "%2E")
-        return self._certify(self.folder / "clients" / name, client_id, days)
+        return self._certify(self._path_of(client_id), client_id, days)
+
+    def make_token(self, client_id: str) -> Path:
+        """Issue a token for a client; return its file."""
+        path, token = _free(self._path_of(client_id), ".token"), new_token(client_id)
+        serial = f"{secrets.randbits(_SERIAL_BITS) or 1:x}"
+        hashed = token_hash(token)
+        self._write([*self.issued(), Issued(serial, client_id, "token", sha256=hashed)])
+        write_whole(path, token.encode() + b"\n", private=True)
+        return path
 
     def issued(self) -> list[Issued]:
-        """Return the clients' certificates, in the order of their issue."""
+        """Return the clients' certificates and tokens, in the order of their issue."""
         return read_issued(self.clients)
 
     def revoke(self, what: str) -> list[Issued]:
@@ -135,18 +146,30 @@ class Authority:
         extensions = [*hosts, x509.ExtendedKeyUsage([purpose])]
         until, signer = datetime.timedelta(days=days), (self._certificate.subject, self._key)
         signed, key = new_certificate(name[:_NAME_LENGTH], signer, until, extensions)
-        numbered = (path.with_name(f"{path.name}.{i}.pem") for i in itertools.count(2))
-        files = itertools.chain([path.with_name(f"{path.name}.pem")], numbered)
-        file = next(file for file in files if not file.exists())
+        file = _free(path, ".pem")
         if not hosts:  # before the certificate is there: no client has one that is not listed
             ends = f"{signed.not_valid_after_utc:%Y-%m-%d}"
-            self._write([*self.issued(), Issued(f"{signed.serial_number:x}", name, ends)])
+            self._write([*self.issued(), Issued(f"{signed.serial_number:x}", name, expires=ends)])
         _write_pair(file, signed, key)
         return file
+
+    def _path_of(self, client_id: str) -> Path:
+        """Return where a client's files are, without their suffix."""
+        if not 0 < len(client_id) <= _NAME_LENGTH:
+            raise ConfigError(f"a client id has 1 to {_NAME_LENGTH} characters, got {client_id!r}")
+        # Dots too: "..", and "a.2", which is what a second certificate of "a" is called.
+        return self.folder / "clients" / quote(client_id, safe="").replace(".", "%2E")
 
     def _write(self, issued: Iterable[Issued]) -> None:
         """Write the file of clients, which a server may be reading."""
         write_whole(self.clients, b"".join(json.encode(one) + b"\n" for one in issued))
+
+
+def _free(path: Path, suffix: str) -> Path:
+    """Return a path with a suffix, after a number from 2 on if that file is there."""
+    numbered = (path.with_name(f"{path.name}.{i}{suffix}") for i in itertools.count(2))
+    files = itertools.chain([path.with_name(f"{path.name}{suffix}")], numbered)
+    return next(file for file in files if not file.exists())
 
 
 def host_name(host: str) -> x509.GeneralName:

@@ -14,6 +14,10 @@ from fedsz.transport.frames import MAX_FRAME_BYTES
 # Warnings that an operator needs, also of a command without --verbose.
 security = logging.getLogger("fedsz.security")
 
+# gRPC logs the bytes of each header that is not UTF-8, with a traceback. The link refuses them.
+_NO_TEXT = "Invalid encoding on %s"
+logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: record.msg != _NO_TEXT)
+
 SERVICE = "fedsz.v1.Link"
 METHOD = "Connect"
 DEFAULT_MAX_MESSAGE_BYTES = 4 << 30

@@ -27,7 +27,7 @@ from fedsz.transport.channel import (
     SERVICE,
     warn_of_plaintext,
 )
-from fedsz.transport.credentials import Revocations
+from fedsz.transport.credentials import ClientFile
 from fedsz.transport.grid_base import GridBase, open_reply
 from fedsz.transport.grpc_server import Hub, now
 from fedsz.transport.link_events import Counters, NodeConfig, OnEvent, tell
@@ -61,7 +61,8 @@ class GrpcGrid(GridBase):
         max_message_bytes: the largest reply accepted; a client that sends more is refused.
         reconnect_grace: seconds in which a client that lost its connection may come back before
             the replies it owes are given up.
-        client_file: the fleet's clients; a certificate that is revoked there is refused.
+        client_file: the fleet's clients; a certificate or token that is revoked there is refused.
+            Clients from whom TLS asks for no certificate need a token of it.
         run_id: identifies the run to the ClientApps, whose Contexts last as long as it does. A
             server that is restarted to continue a run passes the same; None draws one.
         on_event: receives events of clients and messages, from the grid's own thread: must not
@@ -74,7 +75,8 @@ class GrpcGrid(GridBase):
             is refused, which the client logs, or "". It must not block.
 
     Raises:
-        ConfigError: the port is out of range, or the file of clients is not what it should be.
+        ConfigError: the port is out of range, or the file of clients is not what it should be, or
+            there are no ``credentials`` for it.
 
     Examples:
         >>> from fedsz.flower import GrpcGrid
@@ -103,6 +105,8 @@ class GrpcGrid(GridBase):
         super().__init__(run_id)
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"port must lie in [0, 65535], got {port}")
+        if client_file is not None and credentials is None:
+            raise ConfigError("a file of clients needs TLS: --client-file goes with --tls-cert")
         self._address, self._credentials = Address(host, port), credentials
         most = max_connections or connections_for_clients()
         self.max_connections = most
@@ -114,7 +118,7 @@ class GrpcGrid(GridBase):
             shares=shares,
             why_unfit=why_unfit,
         )
-        self._hub = Hub(session, Revocations(client_file), most)
+        self._hub = Hub(session, ClientFile(client_file), most)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving
         # Over _loop: what is posted is posted before the end. The garbage collector may free a

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import grpc
 
 from fedsz.errors import LinkError
-from fedsz.transport.credentials import Identity, Revocations, identity_of
+from fedsz.transport.credentials import ClientFile, Identity
 from fedsz.transport.frames import Bye, ByeKind, Control, frames, pack, wire_size
 from fedsz.transport.link_events import Counters
 from fedsz.transport.server_session import Delivery, ServerSession
@@ -88,12 +88,12 @@ class Hub:
 
     Args:
         session: of all clients.
-        revocations: certificates that are refused.
+        clients: which of them are refused, and the tokens of others.
         most: connections at a time.
     """
 
-    def __init__(self, session: ServerSession, revocations: Revocations, most: int) -> None:
-        self.session, self._revocations, self._most = session, revocations, most
+    def __init__(self, session: ServerSession, clients: ClientFile, most: int) -> None:
+        self.session, self._clients, self._most = session, clients, most
         self.counters = Counters()
         self._connections = 0
         self._silent: dict[Connection, None] = {}  # those without a HELLO, the oldest first
@@ -112,15 +112,22 @@ class Hub:
         self._connections += 1
         self._silent[connection] = None
         try:
-            connection.identity = identity_of(context)
-            self._revoke()
-            self.session.connect(connection)
+            self._connect(connection, context)
             await self._serve(connection)
-        except LinkError as err:
-            await context.write(pack(Bye(ByeKind.REFUSED, str(err))))
         finally:
             self._connections -= 1
             self._silent.pop(connection, None)
+
+    def _connect(self, connection: Connection, context: grpc.aio.ServicerContext) -> None:
+        self._revoke()  # which reads new tokens, too
+        reason = ""
+        try:
+            connection.identity = self._clients.identity_of(context)
+        except LinkError as err:
+            reason = str(err)
+        self.session.connect(connection)
+        if reason:
+            self.session.refuse(connection, reason)
 
     async def _serve(self, connection: Connection) -> None:
         # A client that neither reads nor writes does not hold up its end.
@@ -157,7 +164,7 @@ class Hub:
             self.session.tick(now())
 
     def _revoke(self) -> None:
-        self.session.revoke(self._revocations.serials())
+        self.session.revoke(self._clients.revoked())
 
 
 def now() -> float:

@@ -36,7 +36,7 @@ class Line(Protocol):
     """A connection, as the session writes to it."""
 
     identity: Identity | None
-    """The client's certificate, if the server asks for one."""
+    """The client's certificate or token, if the server asks for one."""
 
     def put(self, item: Control | Delivery, /) -> None:
         """Queue a frame, or a message, which is sent as long as it is not `Delivery.done`.
@@ -108,8 +108,8 @@ class Peer:
         """Return whether a connection may take this client's place.
 
         The process that was connected last may at any time: it lost its link before the server
-        noticed. Another one with the same certificate may when the link is dead, and one without
-        may not, until the client has not come back in time.
+        noticed. Another one that proves the same id may when the link is dead, and one without
+        proof may not, until the client has not come back in time.
         """
         same = hmac.compare_digest(hello.session_key, self.session_key)
         return (same and self.session_key != b"") or (
@@ -271,7 +271,7 @@ class ServerSession:
             self._forget(peer)
 
     def revoke(self, serials: frozenset[int]) -> None:
-        """Refuse all connections, now and later, with a certificate of these serial numbers."""
+        """Refuse all connections, now and later, with a proof of these serial numbers."""
         if serials != self._revoked:
             self._revoked = serials
             for connection in list(self._connections):

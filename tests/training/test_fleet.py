@@ -182,11 +182,18 @@ def command_line(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_clients_prove_who_they_are_and_their_secrets_are_shown_nowhere(fleet: Fleet) -> None:
+@pytest.mark.parametrize("kind", ["certificate", "token"])
+def test_clients_prove_who_they_are_and_their_secrets_are_shown_nowhere(
+    fleet: Fleet, kind: str
+) -> None:
     """tests/transport/test_identity.py has who is refused."""
     authority = Authority.create(fleet.folder / "keys")
     cert = authority.certify_server(["127.0.0.1"], 1)
-    own, gone = (authority.certify_client(name, 1) for name in ("own", "gone"))
+    by_token = kind == "token"
+    own, gone = (
+        authority.make_token(name) if by_token else authority.certify_client(name, 1)
+        for name in ("own", "gone")
+    )
     key = cert.with_suffix(".key")
     authority.revoke("gone")
     server = Server(
@@ -194,12 +201,15 @@ def test_clients_prove_who_they_are_and_their_secrets_are_shown_nowhere(fleet: F
             "-v", "server", "--task", TASK,
             "--port", 0, "--json", "--rounds", 2, "--min-clients", 1, "--run-dir",
             "out", "--tls-cert", cert, "--tls-key", key, "--client-file", authority.clients,
-            "--tls-ca", authority.ca,
+            *(() if by_token else ("--tls-ca", authority.ca)),
         )
     )  # fmt: skip
     join = ("--task", TASK, "--server", f"127.0.0.1:{server.port}")
     files = {
-        cert: ("--tls-cert", cert, "--tls-key", cert.with_suffix(".key")) for cert in (own, gone)
+        file: ("--token-file", file)
+        if by_token
+        else ("--tls-cert", file, "--tls-key", file.with_suffix(".key"))
+        for file in (own, gone)
     }
     secured = (*join, "--tls-ca", authority.ca)
     refused = call("client", *secured, *files[gone], "--max-wait", 1)
@@ -215,9 +225,10 @@ def test_clients_prove_who_they_are_and_their_secrets_are_shown_nowhere(fleet: F
 
     joined = [event["client_id"] for event in server.events if event.get("what") == "joined"]
     assert joined == ["own"]
-    secrets = [
+    secrets = [own.read_text().strip().partition(":")[2]] if by_token else []
+    secrets += [
         line
-        for file in (key, own.with_suffix(".key"))
+        for file in (key, *(() if by_token else (own.with_suffix(".key"),)))
         for line in file.read_text().splitlines()[1:-1]
     ]
     assert len(secrets) > 2

@@ -1,28 +1,37 @@
-"""Who may join, over real links: TLS, certificates, revocations, and processes that take ids."""
+"""Who may join, over real links: TLS, certificates, tokens, and processes that take ids."""
 
 from __future__ import annotations
 
+import socket
+import ssl
+import struct
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 from cryptography.hazmat.primitives import serialization
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from fedsz.errors import ConfigError, LinkError
 from fedsz.transport.authority import Authority
+from fedsz.transport.channel import METHOD, SERVICE
 from fedsz.transport.credentials import (
-    Revocations,
+    ClientFile,
     certified_id,
     channel_credentials,
     load_certificate,
+    new_token,
     server_credentials,
 )
-from fedsz.transport.frames import Hello, pack
+from fedsz.transport.frames import Bye, ByeKind, Hello, pack, unpack
+from fedsz.transport.grpc_grid import GrpcGrid
 from fedsz.transport.link_events import EventKind
 from tests import certificates
-from tests.links import LONG, Client, RawClient, Server, reasons, waiting_app
+from tests.links import LONG, Client, RawClient, Server, closing_all, reasons, waiting_app
 
 if TYPE_CHECKING:
     from tests.links import Serve, Spawn
@@ -43,15 +52,20 @@ def theirs(tmp_path: Path) -> certificates.Authority:
     return certificates.Authority(tmp_path, "theirs")
 
 
-def options(authority: Authority) -> dict[str, Any]:
-    """Return the options of a server that asks for certificates."""
+def options(authority: Authority, kind: str = "certificate") -> dict[str, Any]:
+    """Return the options of a server that asks for certificates, or for tokens."""
     cert = authority.certify_server(["127.0.0.1"], 1)
-    credentials = server_credentials(cert, cert.with_suffix(".key"), authority.ca)
+    ca = authority.ca if kind == "certificate" else None
+    credentials = server_credentials(cert, cert.with_suffix(".key"), ca)
     return {"credentials": credentials, "client_file": authority.clients}
 
 
-def proof(authority: Authority, client_id: str) -> grpc.ChannelCredentials:
-    """Return a new certificate of a client, to connect with."""
+def proof(
+    authority: Authority, client_id: str, kind: str = "certificate"
+) -> grpc.ChannelCredentials:
+    """Return a new certificate or token of a client, to connect with."""
+    if kind == "token":
+        return channel_credentials(authority.ca, token=authority.make_token(client_id))
     cert = authority.certify_client(client_id, 1)
     return channel_credentials(authority.ca, cert, cert.with_suffix(".key"))
 
@@ -66,15 +80,16 @@ def refusal(server: Server, client_id: str, credentials: grpc.ChannelCredentials
     return str(error).removeprefix(start)
 
 
-def test_a_client_is_who_its_certificate_says_until_that_is_revoked(
-    authority: Authority, serve: Serve
+@pytest.mark.parametrize("kind", ["certificate", "token"])
+def test_a_client_is_who_its_proof_says_until_that_is_revoked(
+    authority: Authority, serve: Serve, kind: str
 ) -> None:
-    server, go = serve(**options(authority)), threading.Event()
-    of_a = proof(authority, "a")
+    server, go = serve(**options(authority, kind)), threading.Event()
+    of_a = proof(authority, "a", kind)
     client = server.client("a", waiting_app(go), credentials=of_a)
-    server.client("b", credentials=proof(authority, "b"))
+    server.client("b", credentials=proof(authority, "b", kind))
     (first, *_) = authority.issued()
-    whose = f"the certificate of 'a', serial number {first.serial}"
+    whose = f"the {kind} of 'a', serial number {first.serial}"
     assert refusal(server, "b", of_a) == f"the client id is 'b'; this is {whose}"
     replies = server.stream()
     server.events.wait(EventKind.SENT, "a")
@@ -90,11 +105,12 @@ def test_a_client_is_who_its_certificate_says_until_that_is_revoked(
     assert server.events.count(EventKind.LEFT, "b") == 0
 
 
-def test_a_certificate_is_rotated(authority: Authority, serve: Serve) -> None:
-    server = serve(**options(authority))
-    old = proof(authority, "a")
+@pytest.mark.parametrize("kind", ["certificate", "token"])
+def test_a_proof_is_rotated(authority: Authority, serve: Serve, kind: str) -> None:
+    server = serve(**options(authority, kind))
+    old = proof(authority, "a", kind)
     client = server.client("a", credentials=old)
-    new = proof(authority, "a")  # beside the old one, which is still valid
+    new = proof(authority, "a", kind)  # beside the old one, which is still valid
     second = Client(server.address, "a", credentials=new)
     server.clients.append(second)
     assert second.events.wait(EventKind.WAITING).detail.startswith("the client id 'a' is in use")
@@ -125,18 +141,115 @@ def test_a_revoked_client_that_does_not_listen_leaves_its_place(
 def test_the_file_is_read_again_and_holds_as_it_was_once_it_is_unreadable(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    revocations = Revocations(authority.clients)
+    clients = ClientFile(authority.clients)
     authority.certify_client("a", 1)
     (gone,) = authority.revoke("a")
     revoked = {int(gone.serial, 16)}
-    assert revocations.serials() == revoked
+    assert clients.revoked() == revoked
     for wrong in ('{"serial": "no hex", "name": "a"}\n', "no JSON\n"):
         authority.clients.write_text(wrong)
-        assert revocations.serials() == revoked
+        assert clients.revoked() == revoked
     authority.clients.unlink()
-    assert revocations.serials() == revoked
+    assert clients.revoked() == revoked
     errors = [record.name for record in caplog.records if record.levelname == "ERROR"]
     assert errors == ["fedsz.security"] * 3
+
+
+def test_a_server_knows_the_tokens_of_its_file_alone(
+    authority: Authority, serve: Serve, tmp_path: Path
+) -> None:
+    """Nor does it ask for one where TLS has asked for a certificate."""
+    server = serve(**options(authority, "token"))
+    of_a = authority.make_token("a")
+    server.client("a", credentials=channel_credentials(authority.ca, token=of_a))
+    secret = of_a.read_text().partition(":")[2]
+    renamed, other = tmp_path / "renamed", tmp_path / "other"
+    for path, text in ((renamed, f"b:{secret}"), (other, new_token("a"))):
+        path.touch(0o600)
+        path.write_text(text)
+        credentials = channel_credentials(authority.ca, token=path)
+        unknown = "the token is not one that this server knows"
+        assert refusal(server, "b", credentials) == unknown
+    missing = "this server takes clients with a token: give --token-file"
+    assert refusal(server, "a", channel_credentials(authority.ca)) == missing
+    assert server.events.count(EventKind.LEFT) == 0
+    with pytest.raises(ConfigError, match="a file of clients needs TLS"):
+        GrpcGrid(client_file=authority.clients)
+
+    certified = serve(**options(authority))
+    certified.client("c", credentials=proof(authority, "c"))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path, str]]:
+    """A server that asks for tokens, the authority of its certificate, and a token of its file."""
+    authority = Authority.create(tmp_path_factory.mktemp("guarded") / "keys")
+    token = authority.make_token("a").read_text().strip()
+    with closing_all(Server) as make:
+        yield make(**options(authority, "token")), authority.ca, token
+
+
+def first_frame(port: int, ca: Path, authorization: bytes) -> Any:
+    """Return what a server answers to a header with any bytes: gRPC's own clients send few."""
+
+    def text(raw: bytes) -> bytes:  # RFC 7541, 5.2
+        return bytes([len(raw)]) + raw if len(raw) < 127 else bytes([127, len(raw) - 127]) + raw
+
+    def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:  # RFC 9113, 4.1
+        return struct.pack(">I", len(body))[1:] + struct.pack(">BBI", kind, flags, stream) + body
+
+    headers = {
+        b":method": b"POST",
+        b":scheme": b"https",
+        b":path": f"/{SERVICE}/{METHOD}".encode(),
+        b":authority": b"127.0.0.1",
+        b"te": b"trailers",
+        b"content-type": b"application/grpc",
+        b"authorization": authorization,
+    }
+    block = b"".join(b"\0" + text(name) + text(value) for name, value in headers.items())
+    context = ssl.create_default_context(cafile=ca)
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", port), LONG) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as link,
+        link.makefile("rb") as received,
+    ):
+        link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b""))
+        link.sendall(frame(1, 4, 1, block))
+        while len(head := received.read(9)) == 9:
+            body = received.read(int.from_bytes(head[:3]))
+            if head[3] == 0:  # DATA
+                return unpack(body[5:])
+    return None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    raw=st.binary(max_size=200),
+    begin=st.sampled_from([b"", b"Bearer ", b"Bearer a:"]),
+    cut=st.integers(1, 45),
+)
+@example(raw=b"\xff\n\0", begin=b"Bearer a:", cut=1)
+@example(raw=b"", begin=b"", cut=1)
+def test_any_bytes_in_place_of_a_token_are_refused_in_one_line(
+    guarded: tuple[Server, Path, str], raw: bytes, begin: bytes, cut: int
+) -> None:
+    server, ca, token = guarded
+    known = f"Bearer {token}".encode()
+    for sent in (begin + raw, known[:-cut], known + b"x"):
+        bye = first_frame(server.grid.port, ca, sent)
+        assert isinstance(bye, Bye)
+        assert bye.kind == ByeKind.REFUSED
+        assert "\n" not in bye.reason
+        assert "token" in bye.reason
+    assert server.events.count(EventKind.JOINED) == 0
+
+
+def test_names_of_any_kind_have_tokens(authority: Authority, serve: Serve) -> None:
+    server = serve(**options(authority, "token"))
+    for name in ("größe", "a:b/ü", "a b", "..", "%41"):
+        server.client(name, credentials=proof(authority, name, "token"))
 
 
 def test_a_process_that_takes_all_ids_gets_nothing(serve: Serve, spawn: Spawn) -> None:
