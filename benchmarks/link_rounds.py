@@ -2,6 +2,8 @@
 
     python -m benchmarks.link_rounds record STEPS --data-dir DIR   # once: the steps of a training
     python -m benchmarks.link_rounds run STEPS docs/results/links.parquet
+    python -m benchmarks.link_rounds table docs/results/links.parquet
+    python -m benchmarks.link_rounds draw docs/results/links.parquet docs/round-at-10-mbit.svg
 
 `record` trains ResNet50 (23.5 million parameters) on CIFAR-10. `run` replays its steps in the app
 of benchmarks/link_app: a server and a client in network namespaces of their own, with an emulated
@@ -24,11 +26,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from benchmarks.measuring import add_missing, machine
+from benchmarks.measuring import add_missing, machine, rows_of
+from benchmarks.measuring import table as markdown
 from benchmarks.netem_link import SERVER_ADDRESS, Line, namespaces, run
 from fedsz.experiments.link_model import Link
+from fedsz.palette import COLOURS
 
 APP: Final = Path(__file__).parent / "link_app"
 ENGINES: Final = "own link", "SuperLink"
@@ -39,6 +44,15 @@ STEPS: Final = 20  # of SGD in a round
 BATCH: Final = 16
 SIDE: Final = 64  # pixels: below, the last feature maps of ResNet50 are 1 x 1
 LIMIT: Final = 1800.0  # seconds that a cell may take
+NUMBERS: Final = {  # of the table, and what they are divided by
+    **{f"{part}seconds": 1 for part in ("", "down_", "client_", "up_")},
+    **{f"{part}_bytes": 1e6 for part in ("down", "up")},
+}
+COLOURED: Final = {  # of the picture: a colour of the palette, and its meaning
+    "down_seconds": ("indigo", "model down"),
+    "client_seconds": ("red", "client's coding"),
+    "up_seconds": ("blue", "update up, and average"),
+}
 
 
 class Cell(NamedTuple):
@@ -52,15 +66,16 @@ class Cell(NamedTuple):
 
 
 def cells() -> Iterator[Cell]:
-    """Yield what `run` measures, the quick ones first."""
-    links = [(1000.0, 2.0, 0.0), (1000.0, 50.0, 0.0), (100.0, 50.0, 0.0), (10.0, 2.0, 0.0)]
-    links += [(10.0, 50.0, 0.0), (10.0, 50.0, 0.01), (10.0, 200.0, 0.0)]
-    for link in links:
+    """Yield what `run` measures."""
+    for link in ((1000.0, 2.0), (1000.0, 50.0), (100.0, 50.0), (10.0, 50.0)):
         for way in reversed(WAYS):
+            yield Cell("own link", way, *link, 0.0)
+    for link in ((10.0, 50.0), (100.0, 50.0)):
+        for way in reversed(WAYS):
+            yield Cell("SuperLink", way, *link, 0.0)
+    for link in ((10.0, 50.0, 0.01), (10.0, 200.0, 0.0), (10.0, 2.0, 0.0)):
+        for way in ("fedsz", "Flower"):
             yield Cell("own link", way, *link)
-    for link in ((100.0, 50.0, 0.0), (10.0, 50.0, 0.0)):
-        for way in reversed(WAYS):
-            yield Cell("SuperLink", way, *link)
     yield Cell("own link", "fedsz", 1.0, 50.0, 0.0)
 
 
@@ -103,6 +118,7 @@ def process(namespace: str, home: Path, steps: Path, *command: str) -> Iterator[
 
     paths = os.pathsep.join((environment(home)["PYTHONPATH"], str(APP)))
     own = {"LINK_STEPS": str(steps), "LINK_RESULT": str(home / "result.json"), "PYTHONPATH": paths}
+    own["LINK_STATE"] = str(home / "state")
     with (home / "log").open("a") as log:
         started = subprocess.Popen(
             [shutil.which("ip") or "ip", "netns", "exec", namespace, *command],
@@ -166,6 +182,54 @@ def on_superlink(cell: Cell, home: Path, start: Any, server: str, client: str) -
     return start(server, *app)
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return a Markdown table of the means of the rounds after the first, a line for each cell."""
+    lines = []
+    for cell in cells():
+        found = [r for r in rows if Cell(*(r[key] for key in Cell._fields)) == cell]
+        found = [r for r in found if r["round"] > 1]
+        if found:
+            link = f"{cell.megabits:g} Mbit/s, {cell.latency_ms:g} ms"
+            link += f", {cell.loss:.0%} lost" if cell.loss else ""
+            mean = {key: fmean(r[key] for r in found) for key in found[0] if key in NUMBERS}
+            numbers = [mean[key] / scale for key, scale in NUMBERS.items()]
+            lines.append([cell.engine, link, cell.way, *(f"{x:.1f}" for x in numbers)])
+    heads = ["engine", "link, each way", "sent by", "round, s", "down, s", "client, s", "up, s"]
+    return markdown([*heads, "down, MB", "up, MB"], lines, left=3)
+
+
+def picture(rows: list[dict[str, Any]]) -> str:
+    """Return an SVG with a bar for each way: a round on the own link at 10 Mbit/s and 50 ms."""
+    parts, height = [], 40
+    for way in WAYS:
+        found = [r for r in rows if (r["engine"], r["way"]) == ("own link", way)]
+        found = [r for r in found if (r["megabits"], r["latency_ms"], r["loss"]) == (10, 50, 0)]
+        seconds = {key: fmean(r[key] for r in found if r["round"] > 1) for key in COLOURED}
+        parts.append(f'<text class="ink" x="150" y="{height + 17}" text-anchor="end">{way}</text>')
+        x = 160.0
+        for key, (colour, _) in COLOURED.items():
+            width = 2.4 * seconds[key]
+            box = f'x="{x:.1f}" y="{height}" width="{width:.1f}" height="24"'
+            parts.append(f'<rect class="{colour}" {box}/>')
+            x += width
+        total = f"{sum(seconds.values()):.0f} s"
+        parts.append(f'<text class="ink" x="{x + 6:.1f}" y="{height + 17}">{total}</text>')
+        height += 36
+    x = 160
+    for colour, meaning in COLOURED.values():
+        parts.append(f'<rect class="{colour}" x="{x}" y="{height}" width="12" height="12"/>')
+        parts.append(f'<text class="ink" x="{x + 17}" y="{height + 11}">{meaning}</text>')
+        x += 30 + 8 * len(meaning)
+    title = "A round beside training: ResNet50, 94 MB, 10 Mbit/s, 50 ms each way"
+    inks = ["".join(f".{name}{{fill:{pair[i]}}}" for name, pair in COLOURS.items()) for i in (0, 1)]
+    style = f"text{{font:14px system-ui,sans-serif}}{inks[0]}"
+    style += f"@media(prefers-color-scheme:dark){{{inks[1]}}}"
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 {height + 24}" role="img">'
+    heading = f'<text class="ink" x="16" y="24" font-weight="600">{title}</text>'
+    head = (start, f"<title>{title}</title><style>{style}</style>", heading)
+    return "\n".join((*head, *parts, "</svg>\n"))
+
+
 def serve(way: str) -> None:
     """Be the server of the own link."""
     from overlink import server_app
@@ -199,6 +263,10 @@ def main() -> None:
     running.add_argument("--most", type=int, help="of the cells, take the first ones")
     commands.add_parser("serve").add_argument("way")
     commands.add_parser("connect")
+    commands.add_parser("table").add_argument("file", type=Path)
+    drawing = commands.add_parser("draw")
+    drawing.add_argument("file", type=Path)
+    drawing.add_argument("picture", type=Path)
     asked = parser.parse_args()
     match asked.command:
         case "record":
@@ -207,6 +275,10 @@ def main() -> None:
             serve(asked.way)
         case "connect":
             connect()
+        case "table":
+            print(table(rows_of(asked.file)))
+        case "draw":
+            asked.picture.write_text(picture(rows_of(asked.file)), "utf-8")
         case _:
             wanted = list(cells())[: asked.most]
             steps = asked.steps.resolve()

@@ -143,7 +143,8 @@ class FedSZMod:
         try:
             plain = _received(message, session, store)
         except NeedsKeyFrame as err:
-            logger.warning("the server sends the whole model: %s", err)
+            way = "" if self._state_dir else "; FedSZMod(state_dir=DIR) keeps large models"
+            logger.warning("the server sends the whole model: %s%s", err, way)
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
             return Message(Error(code, f"{NEEDS_KEY_FRAME}: {err}"), reply_to=message)
         return self._trained(message, context, call_next, store, session, plain, asked)

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.repository
 pytest.importorskip("flwr")
 pytest.importorskip("benchmarks", reason="needs benchmarks")
 from benchmarks import link_rounds, netem_link  # noqa: E402
+from benchmarks.measuring import rows_of  # noqa: E402
+from tests.conftest import ROOT  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,3 +116,12 @@ def test_leftovers_of_the_killed_are_swept(emulation: None) -> None:
         assert alive in namespaces()
     finally:
         netem_link.remove(alive)
+
+
+def test_the_page_and_the_picture_are_of_the_rows() -> None:
+    rows = rows_of(ROOT / "docs" / "results" / "links.parquet")
+    page = (ROOT / "docs" / "reference" / "measurements.md").read_text("utf-8")
+
+    assert link_rounds.table(rows) in page
+    drawn = (ROOT / "docs" / "round-at-10-mbit.svg").read_text("utf-8")
+    assert link_rounds.picture(rows) == drawn

@@ -145,13 +145,6 @@ def updates(what: str, label: str) -> list[float]:
     return told(what, name, "updates", dataset=DATASETS[dataset], partition=partition)
 
 
-def by_shares(row: Row) -> list[float]:
-    """Two ways where shares are as the label says."""
-    published, ours = (f"{row.labels[0]}: {name}" for name in ("sz2", "auto"))
-    found = updates("points", published), updates("up total points", ours)
-    return [*updates("seeds", ours), *found[0], *found[1]]
-
-
 def by_bound(row: Row) -> list[float]:
     model, dataset = row.labels[0].partition(" (")[0].split(", ")
     prefix = "weights" if row.labels[1] == "uniform" else f"weights:{row.labels[1]}"
@@ -182,24 +175,6 @@ def lost_on_large() -> list[float]:
     groups = ["feedback>powersgd", "atomo"], ["dgc>topk:k=10%"], ["feedback>rtopk"]
     found = [sorted(-late for way in of for late, _ in on_large("late", way)) for of in groups]
     return [x for losses in found for x in (losses[0], losses[-1])]
-
-
-def worth_of_feedback() -> list[float]:
-    """Bytes up with feedback at 3.5e-2 as a share of those without at 1e-2; loss without it."""
-    without, with_it = (on_both("up", f"delta{of}", "updates") for of in ("@0.01", "+ef@0.035"))
-    shares = sorted(100 * a / b for a, b in zip(without, with_it, strict=True))
-    return [*shares, *sorted(-x for x in on_both("mean", "delta@0.035", "updates"))]
-
-
-def savings() -> list[float]:
-    """Least and greatest of what `auto` saves."""
-    shares = ("equal", "Dirichlet 0.5", "Dirichlet 0.1")
-    labels = [f"{dataset}, {share}: auto" for dataset in DATASETS for share in shares]
-    return [
-        f(updates(name, label)[0] for label in labels)
-        for name in ("up", "down", "total", "fewer")
-        for f in (min, max)
-    ]
 
 
 def worst_at_the_knee() -> list[float]:

@@ -10,13 +10,6 @@ from tests.conftest import ROOT
 from tests.project.documented_rows import NUMBER, Row, rows, tables
 
 
-def links(anchor: str) -> list[Row]:
-    """The rows of a table of docs/results/links.txt."""
-    page = (ROOT / "docs" / "results" / "links.txt").read_text("utf-8")
-    (found,) = (table for table, _ in tables(page) if anchor in table)
-    return list(rows(found))
-
-
 @cache
 def codecs_text() -> str:
     return (ROOT / "docs" / "results" / "codecs.txt").read_text("utf-8")
@@ -80,17 +73,3 @@ def table_3() -> list[float]:
         *(millions[model, 1000] for model in ("mobilenetv2", "alexnet")),
         100 * ours["mobilenetv2", 10].lossy_share,
     ]
-
-
-def slow_start() -> list[float]:
-    """Up at 100 Mbps, 500 Mbps and 1 Gbps with 50 ms."""
-    far = [row.cells for row in links("TCP ratio") if row.cells[1:3] == ("50 ms", "raw")][-3:]
-    return [float(cells[10]) for cells in far]
-
-
-def speedups() -> list[float]:
-    """Least and greatest up to 100 Mbps but for its last; that; the fastest link; its model."""
-    *found, (last, model) = (map(float, row.cells[-2:]) for row in links("speed-up"))
-    slow = [measured for measured, _ in found[:8]]
-    ninth, _ = found[8]
-    return [min(slow), max(slow), ninth, last, model]

@@ -40,7 +40,7 @@ ELSEWHERE = {
 PAGES = ["README.md", *(page for page in DOCS if page not in ELSEWHERE)]
 MARK = re.compile(r"Measured: .+; commit [0-9a-f]{7}; `.+`")
 SAVINGS, PAPER, CODECS = "docs/results/savings.md", "docs/results/paper.md", "docs/codecs.md"
-MEASUREMENTS, COMPARED = "docs/reference/measurements.md", "docs/results/methods.md"
+COMPARED = "docs/results/methods.md"
 
 Recomputed = Callable[[Row], Sequence[float]]
 
@@ -78,9 +78,8 @@ TABLES = [
         "Fashion-MNIST, FedSZ as published",
         of(rows.updates, "seeds up down total points"),
     ),
-    Table(SAVINGS, "| data and shares |", rows.by_shares),
+    Table(SAVINGS, "| data and way |", of(rows.updates, "seeds up down total points")),
     Table("docs/choosing.md", "| settings | reference model |", rows.client_state),
-    Table(SAVINGS, "| `delta@0.035` |", of(rows.on_both, "up points seeds", "updates")),
     Table(SAVINGS, "| task, long |", rows.core),
     Table("README.md", "| task, long |", rows.core),
     Table(COMPARED, "| way | up | both | points |", rows.compared),
@@ -92,17 +91,6 @@ TABLES = [
     Table(PAPER, "| | AlexNet | MobileNetV2 |", texts.published_ratios, marked=True),
 ]
 SENTENCES = [
-    Sentence(
-        SAVINGS,
-        "sends N to N times fewer bytes up, N to N times fewer down and N to N times fewer in all."
-        " That is N to N times fewer bytes up than FedSZ",
-        rows.savings,
-    ),
-    Sentence(
-        SAVINGS,
-        "at N to N % of the bytes. Without it, 3.5e-2 loses N to N points",
-        rows.worth_of_feedback,
-    ),
     Sentence(
         COMPARED,
         "`powersgd` and `atomo` lose N to N points, `dgc>topk:k=10%` N to N, and `rtopk` N to N,"
@@ -129,17 +117,6 @@ SENTENCES = [
         " and AlexNet's N need 1000 classes (N and N), but MobileNetV2's lossy share of N %",
         texts.table_3,
     ),
-    Sentence(
-        MEASUREMENTS,
-        "uploads take N times the calculated time at 100 Mbps, N at 500 Mbps, N at 1 Gbps",
-        texts.slow_start,
-    ),
-    Sentence(
-        MEASUREMENTS,
-        "N to N times up to 100 Mbps, but for N at 100 Mbps",
-        lambda: texts.speedups()[:3],
-    ),
-    Sentence(MEASUREMENTS, "(N against N at 1 Gbps and 50 ms)", lambda: texts.speedups()[3:]),
     *(
         Sentence(
             PAPER,

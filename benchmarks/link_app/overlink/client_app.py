@@ -24,7 +24,7 @@ def stamp(message: Message, context: Context, call_next: ClientAppCallable) -> M
     return reply
 
 
-app = ClientApp(mods=[stamp, FedSZMod()])
+app = ClientApp(mods=[stamp, FedSZMod(state_dir=os.environ["LINK_STATE"])])
 
 
 @app.train()
