@@ -82,9 +82,11 @@ def decompress(
     from fedsz.whole_files import read_bytes
 
     target = output or stream.with_suffix(".pt")
+    blob = read_bytes(stream)
+    fedsz.inspect(blob)  # what is no stream is said first, whatever lies at its target
     check_free(target, force=force)
     limits = fedsz.Limits(decoded_bytes=max_bytes, expansion=0) if max_bytes else None
-    state = fedsz.decompress(read_bytes(stream), as_numpy=True, limits=limits, threads=threads)
+    state = fedsz.decompress(blob, as_numpy=True, limits=limits, threads=threads)
     write_state_dict(target, state)
     raw = sum(tensor.nbytes for tensor in state.values())
     click.echo(f"{target}: {len(state)} tensors, {size(raw)}")

@@ -138,6 +138,7 @@ class SecureRounds:
     def _begin_run(self) -> None:
         self._known = Learned(MOST_EXAMPLES)
         self._spoilt: list[Counter[int]] = []  # suspects of the last rounds, none of which counted
+        self._silent = 0  # rounds in a row in which no update came
 
     def state(self) -> dict[str, ConfigRecord]:
         """Return what another process goes on with, once a round is over. Nothing of it is secret.
@@ -187,7 +188,8 @@ class SecureRounds:
         Raises:
             ConfigError: the messages hold other than one model or ask for clipping, the ring is too
                 small for them.
-            TooFewReplies: shares that are garbage have spoilt three rounds in a row.
+            TooFewReplies: shares that are garbage have spoilt three rounds in a row, or no
+                update came in three.
         """
         if clipping_norm(pushed[0].content) is not None:
             raise ConfigError("the updates of a secure sum cannot be clipped for noise")
@@ -210,10 +212,17 @@ class SecureRounds:
         server = SecureServer(codec.count, options.bits, options.assumed, options.verifier)
         round_ = _Round(requests, key, model, codec, server)
         try:
-            return self._summed(round_, timeout)
+            found = self._summed(round_, timeout)
         except AbortedRound as err:
             self._note_spoilt(server.suspects)
+            self._silent = 0 if round_.answered else self._silent + 1
+            if self._silent >= MOST_SPOILT:
+                hint = "is FedSZMod() the first of the ClientApp's mods?"
+                what = f"no update came in {MOST_SPOILT} secure sums in a row"
+                raise TooFewReplies(f"{what}: {err}; {hint}") from err
             return self._aborted(requests, round_.answered, err)
+        self._silent = 0
+        return found
 
     def _aborted(
         self, requests: Mapping[int, OpenRequest], blameless: Iterable[int], err: AbortedRound

@@ -208,7 +208,7 @@ class RunConfig:
         "or raw."),
         Use(COMPRESSION, (*TRAINING, COMPRESS, ADVISE), defines_run=True)] = DEFAULT.lossless
     threshold: Annotated[int, Meta(description="Tensors of up to this many elements stay "
-        "lossless."),
+        "lossless; auto takes 0."),
         Use(COMPRESSION, TENSORS, defines_run=True)] = DEFAULT.threshold
     rule: Annotated[str, Meta(description="Which tensors may be lossy: shape, the usual rule (all "
         "but BatchNorm's statistics), ndim (two dimensions and more), paper (weights, by name) or "

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 
-from fedsz.flower import StreamingFedAvg
+from fedsz.errors import TooFewReplies
+from fedsz.flower import LocalGrid, StreamingFedAvg
 from tests import secure_apps
 from tests.privacy.test_secure_sum import check, grid_of, local, run
 from tests.secure_apps import examples_of
@@ -48,3 +51,16 @@ def test_clients_without_examples_weigh_nothing(monkeypatch: pytest.MonkeyPatch)
     without |= {0, 2, 4}
     assert not run(grid, StreamingFedAvg).arrays
     assert all("no client has any weight" in f.reason for f in grid.take_traffic().failures)
+
+
+def test_clients_without_the_mod_end_the_run_with_the_reason() -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, _: Context) -> Message:
+        return Message(message.content["arrays"], reply_to=message)
+
+    grid = grid_of(LocalGrid(app, [{}] * 5))
+
+    with pytest.raises(TooFewReplies, match=r"in 3 secure sums.*is FedSZMod\(\) the first"):
+        run(grid, StreamingFedAvg, rounds=9)
