@@ -12,6 +12,7 @@ import click
 from fedsz.cli.options import PATH, Command, configured, json_option
 from fedsz.cli.output import failure_as_json, print_table, say, warn_of_update
 from fedsz.core.settings import EXACT, Settings
+from fedsz.extras import require
 from fedsz.training.options import CLIENT, RUN, SERVER, RunConfig
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def run(config: RunConfig, *, json: bool) -> None:
     from fedsz.cli.screen import events_shown
     from fedsz.monitoring.watchers import watched
     from fedsz.training.local_fleet import run_local
+
+    require("flwr")  # here: each process that is started would say so
 
     warn_of_update(config)
     with (

@@ -78,7 +78,8 @@ TASKS = ("cnn", "gpt", "lstm")
 
 def table_of_sums() -> str:
     lines = [
-        "| task | bits a parameter | seeds | times below float32 | points, all rounds | last third |",
+        "| task | bits a parameter | seeds | times below float32 | points, all rounds |"
+        " last third |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for task in TASKS:
