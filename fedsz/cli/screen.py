@@ -116,7 +116,8 @@ class RunTable(Lines):
                     self.say(event.privacy)
             case Client(client_id, what, detail) if not self._done:
                 if what not in ("joined", "received"):
-                    self.say(f"client {client_id} {what}: {detail}")
+                    named = f"client {client_id}" if client_id else "a client"
+                    self.say(f"{named} {what}: {detail}")
             case RoundRecord():
                 self._end_round(event)
             case Done():

@@ -55,7 +55,8 @@ _FINAL_CODES = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION_DENIED
 _WRONG_SERVER = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed")
 # gRPC says of a missing certificate, or of TLS at one end alone, that the socket was closed.
 _TLS_HINTS = {
-    True: "; does the server speak TLS, and has its --tls-ca signed this client's certificate?",
+    True: "; does the server speak TLS, and has its --tls-ca signed this client's certificate?"
+    " If the server has --insecure, the client needs it too",
     False: "; does the server speak TLS? Then give --tls-ca in place of --insecure",
 }
 
