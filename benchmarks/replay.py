@@ -52,7 +52,7 @@ def replay(run: Path) -> dict[str, NDArray]:
         raise Difference("a run with --buffer cannot be added up again")
     model = arrays_of(prepare(config).model)
     for row in rounds_of(run):
-        if row.clients:
+        if row.clients and not row.uncounted:
             model = views_of(_average(run, row, Reference(model)))
     return model
 
@@ -66,7 +66,7 @@ def compare(run: Path) -> int:
     ours, theirs = replay(run), load_file(run / MODEL)
     if {k: x.tobytes() for k, x in ours.items()} != {k: x.tobytes() for k, x in theirs.items()}:
         raise Difference("the updates make another model")
-    return sum(row.replies for row in rounds_of(run))
+    return sum(row.replies for row in rounds_of(run) if not row.uncounted)
 
 
 def _average(run: Path, row: RoundRecord, before: Reference) -> ArrayRecord:
