@@ -132,6 +132,12 @@ class FedSZGrid(WrappedGrid):
             controller = Controller(policy, config, tolerance=tolerance, rounds=rounds)
             if SENSITIVITY in controller.needs:
                 raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
+            if (chain := config.pipeline) is not None and chain.biased:
+                logger.warning(
+                    "fedsz: update %r is biased, and what it leaves out is lost: write feedback>"
+                    " before its methods",
+                    config.update,
+                )
         deadlines = deadlines or (Deadlines() if rules == FLEET else Deadlines(math.inf))
         rules = Rules.of(rules)
         if secure is not None:  # nothing can be checked of a masked update

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import IO, Annotated, Any, Final
+from typing import IO, Annotated, Any, Final, TypeGuard
 
 import msgspec
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
@@ -93,9 +93,13 @@ def encode_content(content: RecordDict) -> Content:
             )
             data += [memoryview(x.data).cast("B") for x in record.values()]
         for key, config in compat.records_in(content, ConfigRecord).items():
-            blobs = {name: value for name, value in config.items() if isinstance(value, bytes)}
-            bare[key] = compat.make_config({**config, **dict.fromkeys(blobs, b"")})
-            data += map(memoryview, blobs.values())
+            blobs = {name: value for name, value in config.items() if _is_bulk(value)}
+            empty = {
+                name: b"" if isinstance(x, bytes) else [b""] * len(x) for name, x in blobs.items()
+            }
+            bare[key] = compat.make_config({**config, **empty})
+            for value in blobs.values():
+                data += map(memoryview, [value] if isinstance(value, bytes) else value)
         records = compat.recorddict_to_proto(compat.make_content(bare)).SerializeToString()
         head = msgspec.msgpack.encode((records, [len(d) for d in data]))
     except (compat.EncodeError, TypeError, ValueError) as err:
@@ -223,20 +227,30 @@ def _read_content(head: bytes, reader: _Reader) -> RecordDict:
         for name, array in record.items()
     ]
     blobs = [
-        (name, config)
+        (name, config, value)
         for config in compat.records_in(content, ConfigRecord).values()
         for name, value in config.items()
-        if isinstance(value, bytes)
+        if _is_bulk(value)
     ]
-    if len(sizes) != len(arrays) + len(blobs):
-        why = f"{len(sizes)} lengths for {len(arrays)} arrays and {len(blobs)} values"
+    values = sum(1 if isinstance(value, bytes) else len(value) for *_, value in blobs)
+    if len(sizes) != len(arrays) + values:
+        why = f"{len(sizes)} lengths for {len(arrays)} arrays and {values} values"
         raise CorruptStream(why, offset=reader.offset)
     coming = iter(sizes)
     for name, array in arrays:
         array.data = reader.take(next(coming), f"array {name!r}")
-    for name, config in blobs:
-        config[name] = reader.take(next(coming), f"value {name!r}")
+    for name, config, value in blobs:
+        count = 1 if isinstance(value, bytes) else len(value)
+        taken = [reader.take(next(coming), f"value {name!r}") for _ in range(count)]
+        config[name] = taken[0] if isinstance(value, bytes) else taken
     return content
+
+
+def _is_bulk(value: object) -> TypeGuard[bytes | list[bytes]]:
+    """Say whether a value of a ConfigRecord travels beside the head: bytes, or a list of them."""
+    if isinstance(value, list):
+        return bool(value) and isinstance(value[0], bytes)
+    return isinstance(value, bytes)
 
 
 def _require_printable(*names: str) -> None:

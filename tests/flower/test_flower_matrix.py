@@ -69,7 +69,7 @@ def test_all_strategies_of_flower_are_here() -> None:
     assert len(private) == sum(case.name.startswith("DP, ") for case in CASES)
 
 
-def test_secure_aggregation_says_in_one_line_that_it_passes(flower_log: list[str]) -> None:
+def test_secure_aggregation_has_a_line_for_each_round(flower_log: list[str]) -> None:
     (case,) = (case for case in CASES if case.passes == MASKS)
     case.run(wrapped=True, rounds=2)
 
@@ -79,6 +79,4 @@ def test_secure_aggregation_says_in_one_line_that_it_passes(flower_log: list[str
         "fedsz: round 1",
         "fedsz: round 2",
     ]
-    assert [text for text in flower_log if text not in rounds] == [
-        "fedsz: the replies hold no arrays to compress; they pass as they are"
-    ]
+    assert [text for text in flower_log if text not in rounds] == []

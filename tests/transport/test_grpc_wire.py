@@ -111,6 +111,15 @@ def test_error_round_trip(reason: str | None) -> None:
     assert not message.has_content()
 
 
+def test_lists_of_bytes_may_be_larger_than_a_head() -> None:
+    """As the masked vectors of Flower's SecAgg+ are."""
+    content = RecordDict({"masked": ConfigRecord({"vectors": [bytes(3 << 20), b"", b"x"]})})
+
+    again = decode(bytes_of(to_message(content)))
+
+    assert again.content == content
+
+
 def test_large_arrays_are_referred_to_not_copied() -> None:
     array = Array(np.zeros(1 << 20, dtype=np.float32))
     content = encode_content(RecordDict({"a": ArrayRecord({"x": array})}))
