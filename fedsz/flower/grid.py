@@ -150,7 +150,7 @@ class FedSZGrid(WrappedGrid):
         self._sender = Sender(shared_initial=shared_initial, seed=seed)
         self._checks = ReplyChecks(rules, same_model=same_model and secure is None)
         self._requests = Requests(inner, self._sender, self._statistics, deadlines, self._lock)
-        self._asked = set[int]()
+        self._asked, self._number = set[int](), 0
         self._waiting = deque[Iterator[Message]]()  # replies that were pulled, and are not judged
         self._early: list[Outcome] = []  # wait for others, by which it is known what is typical
         self._is_streamed = False  # whether the last push takes replies one at a time
@@ -341,6 +341,12 @@ class FedSZGrid(WrappedGrid):
         goes_on = purpose == self._purpose and self._asked.isdisjoint(nodes)
         if not (goes_on and self._is_open):
             self._end_if_open()
+            if 0 < (number := _number_in(pushed[0].content)) < self._number:
+                logger.info(
+                    "fedsz: round %d after round %d: a new run begins", number, self._number
+                )
+                self._sender.begin_run()
+            self._number = number or self._number
             if is_private(pushed[0].content):
                 self._statistics.controller.private = True  # bounds go by the round number alone
             if self._ends_rounds:
@@ -472,3 +478,10 @@ def compressed(app: ServerApp, *args: Any, **options: Any) -> ServerApp:
         app(FedSZGrid(grid, *args, **options), context)
 
     return outer
+
+
+def _number_in(content: RecordDict) -> int:
+    """Return the number of the round that a strategy of Flower has put in; 0 if there is none."""
+    records = compat.records_in(content, ConfigRecord).values()
+    numbers = (record.get("server-round") for record in records)
+    return next((number for number in numbers if isinstance(number, int)), 0)

@@ -187,11 +187,16 @@ class Sender:
     def __init__(self, *, shared_initial: bool = False, seed: int | None = None) -> None:
         self._shared_initial = shared_initial
         drawn = b"" if seed is None else seed.to_bytes(8, "little")
-        self._run = drawn + secrets.token_bytes(8)  # it begins with `Request.seed`
+        self._seed = drawn
+        self.begin_run()
         self.round = 0
         self.layouts: dict[str, Layout] = {}
         self._clients: dict[int, KnownClient] = {}
         self._broadcasts: dict[str, Broadcast] = {}
+
+    def begin_run(self) -> None:
+        """Have another run from now on: residuals of clients are of the one before, and go."""
+        self._run = self._seed + secrets.token_bytes(8)  # it begins with `Request.seed`
 
     def open(
         self, messages: Sequence[Message], decision: Decision, base: Settings, *, streamed: bool

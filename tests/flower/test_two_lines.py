@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -342,3 +342,24 @@ def test_an_app_that_is_handed_no_grid_gets_one_of_ours() -> None:
     (grid,) = given
     assert isinstance(grid, FedSZGrid)
     assert grid.take_traffic().replies == CLIENTS
+
+
+def test_a_second_run_of_one_grid_has_no_residual_of_the_first() -> None:
+    moves, app = [0.2], ClientApp(mods=[FedSZMod()])
+
+    @app.train()
+    def train(message: Message, _: Context) -> Message:
+        x = message.content["arrays"]["w"].numpy() + np.float32(moves[0])
+        content = {"arrays": ArrayRecord({"w": Array(x)})}
+        content["metrics"] = MetricRecord({"num-examples": 1})
+        return Message(RecordDict(content), reply_to=message)
+
+    # So wide that a step of the first run is all residual.
+    grid = FedSZGrid(LocalGrid(app, [{}] * 2), "abs:1", update="delta+ef", threshold=0)
+    first = ArrayRecord({"w": Array(np.zeros(500, np.float32))})
+    once = FedAvg(fraction_evaluate=0.0).start(grid, first, num_rounds=2)
+    moves[0] = 0.0
+    again = FedAvg(fraction_evaluate=0.0).start(grid, first, num_rounds=3)
+
+    assert not once.arrays["w"].numpy().any()
+    assert not again.arrays["w"].numpy().any()
