@@ -345,7 +345,7 @@ def test_an_app_that_is_handed_no_grid_gets_one_of_ours() -> None:
 
 
 def test_a_second_run_of_one_grid_has_no_residual_of_the_first() -> None:
-    moves, app = [0.2], ClientApp(mods=[FedSZMod()])
+    moves, app = [0.45], ClientApp(mods=[FedSZMod()])
 
     @app.train()
     def train(message: Message, _: Context) -> Message:
@@ -354,11 +354,11 @@ def test_a_second_run_of_one_grid_has_no_residual_of_the_first() -> None:
         content["metrics"] = MetricRecord({"num-examples": 1})
         return Message(RecordDict(content), reply_to=message)
 
-    # So wide that a step of the first run is all residual.
+    # So wide that both runs send zeros: 0.9 and 0.6 are all residual, and only their sum is not.
     grid = FedSZGrid(LocalGrid(app, [{}] * 2), "abs:1", update="delta+ef", threshold=0)
     first = ArrayRecord({"w": Array(np.zeros(500, np.float32))})
     once = FedAvg(fraction_evaluate=0.0).start(grid, first, num_rounds=2)
-    moves[0] = 0.0
+    moves[0] = 0.2
     again = FedAvg(fraction_evaluate=0.0).start(grid, first, num_rounds=3)
 
     assert not once.arrays["w"].numpy().any()
