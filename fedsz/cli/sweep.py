@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -87,10 +87,9 @@ class SweepProgress:
 
     def name(self, run: RunConfig) -> str:
         """Return what a run is called: its model, data, way and seed."""
-        from fedsz.experiments.scheme import Scheme, partition_name
-
-        data = _data(run.dataset, partition_name(run.partitioner, run.alpha))
-        return f"{run.model} {data} {self._ways.get(run) or Scheme.of_run(run)} seed {run.seed}"
+        cells = _cells(run, self._ways)
+        data = _data(run.dataset, cells["partition"])
+        return f"{run.model} {data} {cells['way']} seed {run.seed}"
 
     def _time_left(self) -> float:
         everything = [seconds for some in self._took.values() for seconds in some]
@@ -99,19 +98,18 @@ class SweepProgress:
 
 
 def _print_plan(config: SweepConfig) -> None:
-    rows = [[str(_columns(run)[column]) for column in COLUMNS] for run in config.runs]
-    print_table(COLUMNS, rows)
-    say(count(len(rows), "run"))
+    ways = config.way_names
+    print_table(COLUMNS, [tuple(_cells(run, ways).values()) for run in config.runs])
+    say(count(len(config.runs), "run"))
 
 
-def _columns(run: RunConfig) -> dict[str, Any]:
+def _cells(run: RunConfig, ways: Mapping[RunConfig, str]) -> dict[str, str]:
+    """Return the cells of a run by `COLUMNS`; ``ways`` has the names of those that have one."""
     from fedsz.experiments.scheme import Scheme, partition_name
 
-    return {
-        **{name: getattr(run, name) for name in ("seed", "dataset", "model")},
-        "partition": partition_name(run.partitioner, run.alpha),
-        "way": str(Scheme.of_run(run)),
-    }
+    partition = partition_name(run.partitioner, run.alpha)
+    way = ways.get(run) or str(Scheme.of_run(run))
+    return dict(zip(COLUMNS, (str(run.seed), run.dataset, run.model, partition, way), strict=True))
 
 
 def print_summary(sweep: Sweep) -> None:

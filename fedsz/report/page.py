@@ -99,6 +99,11 @@ def _facts(runs: Sequence[Run]) -> Iterator[str]:
     if versions and days:
         when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
         yield f"Made with fedsz {', '.join(versions)}, {when}."
+    for run in runs:
+        if run.missing_rounds:
+            made, all_rounds = run.rounds[-1].round, count(run.conditions["rounds"], "round")
+            way = run.name or run.way
+            yield f"Not finished: {way}, seed {run.seed}, has made {made} of {all_rounds}."
     if not any(not run.error and run.rounds for run in runs):
         yield "No run ended well, so there is no figure."
 

@@ -130,6 +130,13 @@ class Run:
         """After the last round."""
         return self.accuracies[-1]
 
+    @property
+    def missing_rounds(self) -> int:
+        """How many rounds a run that goes on, or was stopped, has still to make; 0 if it failed."""
+        if self.error or not self.rounds:
+            return 0
+        return max((self.conditions["rounds"] or 0) - self.rounds[-1].round, 0)
+
     @cached_property
     def trained(self) -> list[RoundRecord]:
         """The rounds but for round 0, in which nothing is sent.
@@ -210,9 +217,13 @@ class Setting:
         return [run for run in self.runs if run.uncompressed]
 
     def difference(self, runs: Sequence[Run]) -> Spread | None:
-        """Return how much the accuracy differs from that of uncompressed runs of the same seeds."""
-        plain = {run.seed: run.accuracy for run in self.baseline}
-        return Spread.of(run.accuracy - plain[run.seed] for run in runs if run.seed in plain)
+        """Return how much the accuracy differs from that of uncompressed runs of the same seeds.
+
+        Runs are compared after equally many rounds: one that goes on has no difference yet.
+        """
+        plain = {(run.seed, len(run.rounds)): run.accuracy for run in self.baseline}
+        pairs = [(run.accuracy, plain.get((run.seed, len(run.rounds)))) for run in runs]
+        return Spread.of(of - base for of, base in pairs if base is not None)
 
     def label(self, run: Run, *, bound: bool = False) -> str:
         """Return what a run is called among the others, with its bound or whatever that is."""

@@ -98,8 +98,8 @@ def _read_folder(folder: Path) -> Run:
     rounds = tuple(read_rounds(folder))
     if not rounds:
         raise ConfigError(f"{folder} holds no finished round yet")
-    # How many clients there were, not how many `fedsz run` was told to start.
-    clients = max(done.replies + len(done.failures) for done in rounds)
+    # How many clients took part; before the first round, how many are to be started.
+    clients = max(done.replies + len(done.failures) for done in rounds) or config.clients
     if config.clients_per_round:
         clients = max(clients, config.clients)
     known = {**config.as_dict(), "clients": clients}

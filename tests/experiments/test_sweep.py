@@ -314,6 +314,11 @@ def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
     assert all(shown.stdout.count(way) == 2 for way in ways)
     assert "6 runs" in shown.stdout
     assert shown.stdout.count("dirichlet:0.1") == 3
+    (tmp_path / "ways.toml").write_text('[ways]\nexact = "raw"\ncoarse = "delta@0.1"\n')
+    shown = call("sweep", "--config", tmp_path / "ways.toml", "--dry-run")
+    assert [line.split()[-1] for line in shown.stdout.splitlines()] == [
+        "way", "exact", "coarse", "runs"
+    ]  # fmt: skip
     assert not Path(config.results).exists()
 
 

@@ -126,8 +126,24 @@ def test_a_run_that_goes_on_has_what_there_is(folder: Path, going: Path) -> None
     (run,) = read_source(going)
     assert [done.round for done in run.rounds] == [0, 1]
 
+    assert run.missing_rounds == 1
+    assert "Not finished: delta@0.01, seed 0, has made 1 of 2 rounds." in report_of(going).facts
+    assert report_of(folder).facts == ["1 run; seed 0; machine not recorded."]
+
     (going / "rounds.jsonl").write_text(lines[0])  # no client has trained yet
-    assert report_of(going).charts == {}
+    begun = report_of(going)
+    assert begun.charts == {}
+    assert begun.facts[-1].endswith("has made 0 of 2 rounds.")
+    assert "over 0 clients" not in begun.summaries[0]
+
+
+def test_a_run_that_goes_on_has_no_difference_to_a_finished_one() -> None:
+    plain, way = trial("raw", seeds=1), trial("weights@0.1", seeds=1)
+
+    assert reported(plain, way).tables["cnn-digits-ways"].rows[1][6] == "1"
+    found = reported(plain, [row for row in way if row["round"] < 2])
+    assert found.tables["cnn-digits-ways"].rows[1][5:7] == ("–", "–")
+    assert "seed 0, has made 1 of 2 rounds." in found.facts[-1]
 
 
 def test_a_broken_run_folder(folder: Path, going: Path) -> None:
