@@ -1,8 +1,7 @@
 """Every lossy codec in one process: ratio, speed each way, error; on weights, updates and draws.
 
     python -m benchmarks.codecs [FILE ...] [--models cnn alexnet] [--arrays runs/arrays]
-        [--parts tables sizes threads memory] [--quick] [--json FILE] [--plot docs/codecs.svg]
-        > docs/results/codecs.txt
+        [--quick] [--plot docs/codecs.svg] > docs/results/codecs.txt
 
 Coded is what fedsz would code with loss: the tensors of a model with "weight" in their name and
 more than 1024 elements (benchmarks/arrays.py trains the models), arrays drawn at random, and FILEs:
@@ -20,9 +19,7 @@ import argparse
 import ctypes
 import dataclasses
 import datetime
-import json
 import math
-import multiprocessing
 import os
 import statistics
 import subprocess
@@ -52,7 +49,6 @@ from fedsz.core.partition import is_lossy
 from fedsz.errors import FedszError
 from fedsz.experiments.codec_measurement import (
     Coder,
-    Growth,
     Item,
     coder_of,
     first_pass,
@@ -61,8 +57,6 @@ from fedsz.experiments.codec_measurement import (
 )
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
     from matplotlib.axes import Axes
 
 Array = npt.NDArray[np.float32]
@@ -70,7 +64,6 @@ Row = dict[str, Any]
 
 MODELS: Final = ("cnn", "alexnet", "mobilenetv2", "resnet50")
 BOUNDS: Final = ("1e-1", "1e-2", "1e-3", "1e-4")
-PARTS: Final = ("tables", "sizes", "threads", "memory")
 EFFORTS: Final = (0, 1, 5, 9)
 SIMD: Final = {"baseline": "uniform (no SIMD)", "avx2": "uniform (AVX2)"}
 THRESHOLD: Final = 1024
@@ -79,7 +72,6 @@ FLOAT32: Final = 0  # what `_uniform` calls it
 BASE, OURS = "sz2", "uniform"  # the codec that others are compared with, and fedsz's own
 REFERENCE: Final = ("resnet50 weights", "rel 1e-2")  # where codecs in fedsz and SIMD are measured
 WAYS: Final = {"encode": "compress", "decode": "decompress"}  # as tables call what was timed
-BESIDE: Final = {"decompress_into": ", into an array", "accumulate": ", added to sums"}
 COLOURS: Final = {"sz2": "red", "sz3": "gold", "zfp": "purple", "szx": "soft", OURS: "blue"}
 
 
@@ -154,14 +146,6 @@ def sets(asked: argparse.Namespace) -> Iterator[DataSet]:
         yield DataSet(path.name, tensors, relative(tensors, asked.bounds))
 
 
-def gaussian(nbytes: int) -> DataSet:
-    """Return one Gaussian matrix of about so many bytes, and about square."""
-    rows = 1 << (max(nbytes // 4, 1).bit_length() // 2)
-    shape = rows, max(nbytes // 4 // rows, 1)
-    tensors = {"matrix": np.random.default_rng(0).standard_normal(shape, np.float32)}
-    return DataSet("matrix", tensors, relative(tensors, ["1e-2"]))
-
-
 # Which codecs code it
 
 
@@ -185,65 +169,54 @@ def foreign(codec: EnvelopeCodec) -> Coder:
     )
 
 
-def uniform(codec: Uniform, room: Array, level: str = "", threads: int = 1) -> Coder:
-    """Return uniform with the instructions of ``level``; "" for the best.
-
-    ``room`` is memory for the largest tensor, to decode into and to add to; it may be empty.
-    """
+def uniform(effort: int, level: str = "") -> Coder:
+    """Return uniform with the instructions of ``level``; "" for the best."""
+    codec = Uniform(effort=effort)
 
     def octets(y: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         return y.reshape(-1).view(np.uint8)
 
     def encode(x: npt.NDArray[Any], bound: float) -> bytes:
         of = matrix_shape(x.shape)
-        return _uniform.encode(octets(x), FLOAT32, *of, bound, codec.effort, threads, level)[0]
+        return _uniform.encode(octets(x), FLOAT32, *of, bound, effort, 1, level)[0]
 
     def decode(payload: bytes, x: npt.NDArray[Any]) -> Array:
         y = np.empty(x.shape, np.float32)
-        _uniform.decode(payload, FLOAT32, octets(y), threads, level)
+        _uniform.decode(payload, FLOAT32, octets(y), 1, level)
         return y
 
-    def decode_into(payload: bytes, x: npt.NDArray[Any]) -> None:
-        _uniform.decode(payload, FLOAT32, octets(room[: x.size]), threads, level)
-
-    def accumulate(payload: bytes, x: npt.NDArray[Any]) -> None:
-        _uniform.accumulate(payload, FLOAT32, 0.25, octets(room[: x.size]), threads, level)
-
-    others = {"decompress_into": decode_into, "accumulate": accumulate}
-    return Coder(SIMD.get(level) or str(codec), encode, decode, others=others if room.size else {})
+    return Coder(SIMD.get(level) or str(codec), encode, decode)
 
 
-def contestants(room: Array, *, everything: bool = False) -> list[Coder]:
+def contestants(*, everything: bool = False) -> list[Coder]:
     """Return the lossy codecs that are here, SZ 2 first; or also those in fedsz and less SIMD."""
     here = [codec for codec in (BareSz2(), Sz3(), Zfp()) if not codec.missing()]
-    found = [*map(foreign, here), coder_of(Szx())]
-    found += [uniform(Uniform(effort=effort), room) for effort in EFFORTS]
+    found = [*map(foreign, here), coder_of(Szx()), *map(uniform, EFFORTS)]
     if everything:
         inside = [codec for codec in (Sz2(), Sz3(), Zfp()) if not codec.missing()]
         found += [dataclasses.replace(coder_of(c), name=f"{c} (in fedsz)") for c in inside]
-        found += [uniform(Uniform(), room, level) for level in _uniform.levels()[:-1]]
+        found += [uniform(Uniform().effort, level) for level in _uniform.levels()[:-1]]
     return found
 
 
 # Measuring
 
 
-def race(entrants: Sequence[tuple[Row, list[Item]]], passes: int, room: Array) -> list[Row]:
+def race(entrants: Sequence[tuple[Row, list[Item]]], passes: int) -> list[Row]:
     """Time entrants in turn; return their rows with the speeds of each way in MB/s."""
     loops = [loops_for(sum(timed_pass(items).values())) for _, items in entrants]
     times: list[list[dict[str, float]]] = [[] for _ in entrants]
     for _ in range(passes):
         for (_, items), taken, loop in zip(entrants, times, loops, strict=True):
             taken.append(timed_pass(items, loop))
-            room.fill(0)  # sums must not grow for ever
     for (row, items), taken in zip(entrants, times, strict=True):
         megabytes = sum(item.x.nbytes for item in items) / 1e6
-        for way in taken[0]:
-            row[WAYS.get(way, way)] = [megabytes / seconds[way] for seconds in taken]
+        for way, name in WAYS.items():
+            row[name] = [megabytes / seconds[way] for seconds in taken]
     return [row for row, _ in entrants]
 
 
-def compare(data: DataSet, rule: str, players: Sequence[Coder], repeats: int, room: Array) -> Row:
+def compare(data: DataSet, rule: str, players: Sequence[Coder], repeats: int) -> Row:
     """Return the ratio, the error and the speed of each codec on a set at one bound."""
     entrants = []
     for player in players:
@@ -258,62 +231,15 @@ def compare(data: DataSet, rule: str, players: Sequence[Coder], repeats: int, ro
     passes = max(round(repeats * min(max(32e6 / data.raw, 0.6), 6)), 1)
     print(f"{data.name}, {rule}", file=sys.stderr, flush=True)
     about = {"data": data.name, "bound": rule, "raw_bytes": data.raw, "tensors": len(data.tensors)}
-    return {**about, "passes": passes, "rows": race(entrants, passes, room)}
+    return {**about, "passes": passes, "rows": race(entrants, passes)}
 
 
 def tables(asked: argparse.Namespace) -> Iterator[Row]:
     """Yield the comparison of all codecs, set by set and bound by bound."""
     for data in sets(asked):
-        room = np.zeros(max(x.size for x in data.tensors.values()), np.float32)
         for rule in data.bounds:
-            players = contestants(room, everything=(data.name, rule) == REFERENCE)
-            yield compare(data, rule, players, asked.repeats, room)
-
-
-def sizes(asked: argparse.Namespace) -> Iterator[Row]:
-    """Yield what sz2 and uniform take from 1 KB to 1 GB, in steps of four."""
-    none = np.empty(0, np.float32)
-    for power in range(10, 27 if asked.quick else 31, 2):
-        players = [p for p in contestants(none) if p.name in (BASE, OURS)]
-        yield compare(gaussian(1 << power), "rel 1e-2", players, asked.repeats, none)
-
-
-def threads(asked: argparse.Namespace) -> Iterator[Row]:
-    """Yield the speed of uniform with one thread to as many as there are cores."""
-    none, data = np.empty(0, np.float32), gaussian((256 << 20) // (16 if asked.quick else 1))
-    for count in range(1, len(os.sched_getaffinity(0)) + 1):
-        players = [uniform(Uniform(effort=effort), none, threads=count) for effort in EFFORTS]
-        yield {**compare(data, "rel 1e-2", players, asked.repeats, none), "threads": count}
-
-
-def weigh(name: str, nbytes: int, pipe: Connection) -> None:
-    """Be a process of its own; send the bytes an element beyond input and output, each way."""
-    (player,) = (p for p in contestants(np.empty(0, np.float32)) if p.name == name)
-    (item,) = gaussian(nbytes).items("rel 1e-2", player)
-    first_pass([Item("small", np.ascontiguousarray(item.x[:64]), item.bound, player)])
-
-    def beyond(call: Callable[[], Any], size: Callable[[Any], int]) -> float:
-        sz2.libc().malloc_trim(0)  # free memory would pass for memory that is not needed
-        memory = Growth()
-        with memory.watched():
-            result = call()
-        return ((memory.most or 0) - size(result)) / item.x.size
-
-    compress, payload = beyond(item.encode, len), item.encode()
-    pipe.send((compress, beyond(lambda: item.decode(payload), lambda y: y.nbytes)))
-
-
-def memory(asked: argparse.Namespace) -> Iterator[Row]:
-    """Yield the bytes an element that each codec takes beyond input and output."""
-    spawn = multiprocessing.get_context("spawn")
-    for player in contestants(np.empty(0, np.float32)):
-        pipe, end = spawn.Pipe()
-        nbytes = (64 << 20) // (16 if asked.quick else 1)
-        process = spawn.Process(target=weigh, args=(player.name, nbytes, end), daemon=True)
-        process.start()
-        compress, decompress = pipe.recv()
-        process.join()
-        yield {"codec": player.name, "compress": compress, "decompress": decompress}
+            players = contestants(everything=(data.name, rule) == REFERENCE)
+            yield compare(data, rule, players, asked.repeats)
 
 
 # Showing
@@ -330,11 +256,9 @@ def speed(speeds: list[float]) -> str:
     return f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f})"
 
 
-def over(row: Row, base: Row | None, way: str, of: str = "") -> str:
+def over(row: Row, base: Row | None, way: str) -> str:
     """Return how many times as fast as the base."""
-    if base is None:
-        return ""
-    return number(statistics.median(row[way]) / statistics.median(base[of or way]))
+    return number(statistics.median(row[way]) / statistics.median(base[way])) if base else ""
 
 
 def find(rows: Iterable[Row], codec: str) -> Row | None:
@@ -371,11 +295,6 @@ def comparison(results: Sequence[Row]) -> str:
             for way in WAYS.values():
                 cells += [speed(row[way]), over(row, base, way)]
             lines.append([*cells, f"{row['error']:.4f}"])
-            for way, name in (
-                BESIDE.items() if row["codec"] == OURS and BESIDE.keys() <= row.keys() else ()
-            ):
-                faster = over(row, base, way, "decompress")
-                lines.append(["", OURS + name, "", "", "", "", speed(row[way]), faster, ""])
     ways = [head for way in WAYS.values() for head in (f"{way} MB/s", "/ sz2")]
     first = results[0]
     nbytes = f"{first['raw_bytes'] / 1e6:,.1f} MB in {first['tensors']} tensors"
@@ -384,32 +303,11 @@ def comparison(results: Sequence[Row]) -> str:
     return f"### {first['data']}\n\n{about}\n\n{shown}"
 
 
-def by(results: Sequence[Row], head: str, of: Callable[[Row], str]) -> str:
-    """Show ratio and speed of codecs by something."""
-    lines = [
-        [of(result), row["codec"], number(row["ratio"]), *(speed(row[w]) for w in WAYS.values())]
-        for result in results
-        for row in result["rows"]
-    ]
-    return table((head, "codec", "ratio", "compress MB/s", "decompress MB/s"), lines, left=2)
-
-
-def markdown(report: Row) -> str:
+def markdown(results: Sequence[Row], about: str) -> str:
     """Return everything that was measured."""
-    parts = [report["about"]]
-    if found := report.get("tables"):
-        parts += ["### uniform beside the others", ahead(found)]
-        for name in dict.fromkeys(result["data"] for result in found):
-            parts.append(comparison([result for result in found if result["data"] == name]))
-    if found := report.get("sizes"):
-        parts += ["### By size", by(found, "bytes", lambda result: f"{result['raw_bytes']:,}")]
-    if found := report.get("threads"):
-        parts += ["### By threads", by(found, "threads", lambda result: str(result["threads"]))]
-    if found := report.get("memory"):
-        lines = [[r["codec"], f"{r['compress']:.2f}", f"{r['decompress']:.2f}"] for r in found]
-        heads = ("codec", "compress, bytes an element", "decompress")
-        parts += ["### Memory", table(heads, lines)]
-    return "\n\n".join(parts)
+    sets = dict.fromkeys(result["data"] for result in results)
+    parts = [comparison([one for one in results if one["data"] == name]) for name in sets]
+    return "\n\n".join((about, "### uniform beside the others", ahead(results), *parts))
 
 
 def plot(results: Sequence[Row], about: str) -> bytes:
@@ -455,27 +353,19 @@ def main() -> None:
     parser.add_argument("--no-draws", dest="draws", action="store_false", help="no random arrays")
     parser.add_argument("--arrays", type=Path, default=arrays.CACHE, metavar="DIR")
     parser.add_argument("--bounds", nargs="+", default=BOUNDS, help="1e-2, abs:1e-3, std:0.1 ...")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["tables"])
     parser.add_argument("--repeats", type=int, default=5, help="passes over 32 MB; less for more")
     parser.add_argument("--core", type=int, help="the core to stay on; the last one by default")
     parser.add_argument("--quick", action="store_true", help="to see that it works")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="everything that was measured")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw ratio against speed")
     asked = parser.parse_args()
     if asked.quick:
         asked.bounds, asked.repeats = asked.bounds[1:2] or asked.bounds, 1
-    cores = os.sched_getaffinity(0)
-    report: Row = {"about": described()}
-    for part, measure in zip(PARTS, (tables, sizes, threads, memory), strict=True):
-        last = {max(cores) if asked.core is None else asked.core}
-        os.sched_setaffinity(0, cores if measure is threads else last)
-        if part in asked.parts:
-            report[part] = list(measure(asked))
-    if asked.json:
-        asked.json.write_text(json.dumps(report, indent=1) + "\n")
-    print(markdown(report))
+    last = max(os.sched_getaffinity(0)) if asked.core is None else asked.core
+    os.sched_setaffinity(0, {last})
+    about, results = described(), list(tables(asked))
+    print(markdown(results, about))
     if asked.plot:
-        asked.plot.write_bytes(plot(report["tables"], report["about"]))
+        asked.plot.write_bytes(plot(results, about))
 
 
 if __name__ == "__main__":

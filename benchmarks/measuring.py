@@ -1,4 +1,4 @@
-"""What several benchmarks say and count: the machine, memory, intervals and tables."""
+"""What several benchmarks say and count: the machine, memory and tables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import platform
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 
 def machine(*packages: str) -> str:
@@ -32,13 +30,6 @@ def memory(key: str, pid: int | str = "self", of: str = "status") -> float:
 def forget_peak() -> None:
     """Have the peak of this process, VmHWM, begin anew."""
     Path("/proc/self/clear_refs").write_text("5")
-
-
-def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of a median, by bootstrap."""
-    drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return float(low), float(high)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
