@@ -35,10 +35,9 @@ def shares(count: int, **more: Any) -> list[dict[str, Any]]:
 def federated(config: RunConfig, nodes: list[dict[str, Any]]) -> list[RoundRecord]:
     """Train in this process and return the rounds; a ``run_dir`` is left as a server leaves it."""
     rounds: list[RoundRecord] = []
-    folder: Any = RunFolder.create(config) if config.run_dir else None
-    kept = {"on_checkpoint": folder.keep} if folder else {}
-    kept |= {"on_update": folder.keep_update} if config.keep_updates else {}
-    federate(LocalGrid(make_client_app(), nodes), config, prepare(config), rounds.append, **kept)
+    folder = RunFolder.create(config) if config.run_dir else None
+    grid = LocalGrid(make_client_app(), nodes)
+    federate(grid, config, prepare(config), rounds.append, folder=folder)
     if folder:
         folder.finish()
     return rounds

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fedsz import extras
+from fedsz.bounds import ErrorBound
 from fedsz.cli.options import PATH, Command, configured, force_option, json_option
-from fedsz.cli.output import print_json, print_table, say
+from fedsz.cli.output import print_json, print_table, say, warn
 from fedsz.errors import ConfigError, cannot
 from fedsz.formatting import size
 from fedsz.training.options import COMPRESS, RunConfig
@@ -50,6 +51,9 @@ def compress(config: RunConfig, *, model: Path, output: Path | None, key: str, f
 
     target = output or _stream_of(model)
     check_free(target, force=force)
+    if ErrorBound.of(config.error_bound).kind == "step":
+        of = "relative to the root mean square of the weights; it is made for updates"
+        warn(f"the bound {config.error_bound} is {of}")
     stream, report = compress_measured(read_state_dict(model, key), config.compression.require())
     write_whole(target, stream)
     click.echo(

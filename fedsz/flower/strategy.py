@@ -51,6 +51,7 @@ class StreamingFedAvg(FedAvg):
 
     Attributes:
         on_update: told of each update of a FedSZGrid's client before it is decoded.
+        on_request: called as each round begins, with the nodes that it asks to train.
 
     Raises:
         ConfigError: ``min_replies`` is below 1.
@@ -78,6 +79,7 @@ class StreamingFedAvg(FedAvg):
         super().__init__(*arguments, **named)
         self.quorum = Quorum(min_replies)
         self.on_update: Callable[[Update], None] | None = None
+        self.on_request: Callable[[list[int]], None] | None = None
         self.done = 0  # rounds before those of `start`, which counts from 1
         self._first, self._average = ArrayRecord(), ArrayRecord()  # as Flower's loop holds them
         # Whether this one's own loop runs, not that of one around it; whether this round trains.
@@ -133,6 +135,8 @@ class StreamingFedAvg(FedAvg):
         # A strategy around this one looks at the replies' arrays.
         messages = streamed(asked) if self._starts else list(asked)
         self._asks = bool(messages)
+        if self.on_request is not None:
+            self.on_request([message.metadata.dst_node_id for message in messages])
         return messages
 
     def _messages(

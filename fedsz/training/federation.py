@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from fedsz.arrays import NDArray
 from fedsz.control.controller import Controller
-from fedsz.control.policy import SENSITIVITY, SPREAD
 from fedsz.control.record import RoundRecord
-from fedsz.core.reference import Reference, energies
 from fedsz.core.settings import DELTA_EF
 from fedsz.errors import ConfigError
 from fedsz.flower.fedbuff import MOST_AHEAD, FedBuff
@@ -24,7 +22,6 @@ from fedsz.flower.liveness import Deadlines
 from fedsz.flower.records import to_record
 from fedsz.flower.rules import Rules
 from fedsz.flower.strategy import StreamingFedAvg
-from fedsz.flower.update import Update
 from fedsz.privacy.budget import NoiseAt, PrivacyPlan
 from fedsz.privacy.flower_average import PrivateFedAvg
 from fedsz.privacy.flower_server import SecureSum
@@ -33,9 +30,8 @@ from fedsz.privacy.identity import CertificateVerifier
 from fedsz.training.events import to_json
 from fedsz.training.model_state import arrays_of, load, start_from
 from fedsz.training.options import RunConfig, options
-from fedsz.training.run_folder import Checkpoint, Resumed
+from fedsz.training.run_folder import Checkpoint, RunFolder
 from fedsz.training.seeding import seed_of, seeded
-from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
 from fedsz.transport.credentials import read_issued, revoked_serials
 from fedsz.whole_files import read_bytes
@@ -49,10 +45,7 @@ _NO_EVALUATION: Final[Mapping[str, Any]] = {
     "min_available_nodes": 1,
 }
 OnRound = Callable[[RoundRecord], None]
-OnRequest = Callable[[list[str]], None]
-OnCheckpoint = Callable[[Checkpoint], None]
-OnUpdate = Callable[[Update], None]
-OnRelease = Callable[[Mapping[str, NDArray]], None]
+OnRequest = Callable[[list[int]], None]
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -91,10 +84,7 @@ def federate(
     on_round: OnRound | None = None,
     *,
     on_request: OnRequest | None = None,
-    on_checkpoint: OnCheckpoint | None = None,
-    on_update: OnUpdate | None = None,
-    on_release: OnRelease | None = None,
-    resumed: Resumed | None = None,
+    folder: RunFolder | None = None,
 ) -> Any:
     """Run federated averaging on ``grid`` and return the trained model.
 
@@ -103,32 +93,26 @@ def federate(
         config: the run's options.
         problem: what `prepare` returned for them.
         on_round: called after each round, and before the first with what was there to start from.
-        on_request: called as each round of training begins, with the names of the clients that are
-            asked; not if they are asked one by one (`FedBuff`).
-        on_checkpoint: called just before `on_round`, with what the run can go on from.
-        on_update: called with each update that has the form of one, before it is decoded.
-        on_release: see `fedsz.flower.PrivateFedAvg`.
-        resumed: what it goes on from. The model is then as without the interruption, to the bit,
-            if clients train deterministically and replies arrive in the same order.
+        on_request: called as each round of training begins, with the nodes that are asked; not if
+            they are asked one by one (`FedBuff`).
+        folder: gets all that the run can go on from, before ``on_round`` is called. If it has a
+            checkpoint, the run goes on from there. The model is then as without the interruption,
+            to the bit, if clients train deterministically and replies arrive in the same order.
 
     Raises:
-        ModelMismatch: ``resumed`` is of another model.
+        ConfigError: the folder cannot be written.
+        ModelMismatch: the folder's checkpoint is of another model.
         TooFewReplies: three rounds in a row got fewer than `min_replies`.
     """
-    left = config.rounds - (resumed.checkpoint.done.round if resumed else 0)
+    done = folder.checkpoint.done.round if folder and folder.checkpoint else 0
+    left = config.rounds - done
     # The fleet is complete once; after that a round goes on with those who are there.
     while left and len(list(grid.get_node_ids())) < config.min_clients:
         time.sleep(0.1)
-    rounds = _Rounds(grid, config, problem, on_round, on_checkpoint, resumed)
-    strategy = rounds.strategy
-    strategy.on_update = on_update
-    if isinstance(strategy, PrivateFedAvg):
-        strategy.on_release = on_release
-    if on_request:
-        announce_requests(strategy, getattr(grid, "client_name", str), on_request)
-    strategy.train_metrics_aggr_fn = rounds.timed(strategy.train_metrics_aggr_fn)
+    rounds = _Rounds(grid, config, problem, on_round, folder)
+    rounds.strategy.on_request = on_request
     sent = {name: getattr(config, name) for name, about in options().items() if about.sent}
-    strategy.start(
+    rounds.strategy.start(
         rounds.grid,
         to_record(arrays_of(problem.model)),
         num_rounds=left,
@@ -137,23 +121,6 @@ def federate(
         evaluate_fn=rounds.end,
     )
     return problem.model
-
-
-def announce_requests(
-    strategy: StreamingFedAvg, name_of: Callable[[int], str], on_request: OnRequest
-) -> None:
-    """Have a strategy call ``on_request`` with the names of the clients that it asks to train."""
-    configure = strategy.configure_train
-
-    def configure_train(
-        server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        messages = list(configure(server_round, arrays, config, grid))
-        nodes = [message.metadata.dst_node_id for message in messages]
-        on_request(list(map(name_of, nodes)))
-        return messages
-
-    strategy.configure_train = configure_train  # type: ignore[method-assign]
 
 
 class ResumableFedAvg(StreamingFedAvg):
@@ -166,19 +133,18 @@ class ResumableFedAvg(StreamingFedAvg):
         super().__init__(**_NO_EVALUATION, **named)
         self._seed, self._clients_per_round = seed, clients_per_round
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    def _messages(
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return a round's messages."""
         if self._clients_per_round:
             there = len(list(grid.get_node_ids()))
             self.fraction_train = min(1.0, (self._clients_per_round + 0.5) / max(there, 1))
-        with seeded(seed_of(self._seed, self.done + server_round)):
-            return super().configure_train(server_round, arrays, config, grid)
+        with seeded(seed_of(self._seed, number)):
+            return super()._messages(number, arrays, config, grid)
 
 
 class _Rounds:
-    """The rounds of a run as they end: each average is tested, recorded and told of."""
+    """The rounds of a run as they end: each average is tested, recorded and written."""
 
     def __init__(
         self,
@@ -186,98 +152,72 @@ class _Rounds:
         config: RunConfig,
         problem: Problem,
         on_round: OnRound | None,
-        on_checkpoint: OnCheckpoint | None,
-        resumed: Resumed | None,
+        folder: RunFolder | None,
     ) -> None:
         self._config, self._problem, self._on_round = config, problem, on_round
-        self._on_checkpoint, self._run_id = on_checkpoint, grid.run.run_id
-        controller = controller_of(config, resumed.history() if resumed else ())
-        self._needs = controller.needs & {SPREAD, SENSITIVITY}
-        rules, deadlines = rules_of(config), deadlines_of(config)
-        secure, seed = secure_of(config), config.seed
+        self._folder, self._run_id = folder, grid.run.run_id
+        self._train_seconds = 0.0  # of the round's clients
         self.grid = FedSZGrid(
             grid,
-            policy=controller,
+            policy=controller_of(config, folder.history() if folder else ()),
             shared_initial=True,
-            rules=rules,
-            deadlines=deadlines,
-            secure=secure,
-            seed=seed,
+            rules=rules_of(config),
+            deadlines=deadlines_of(config),
+            secure=secure_of(config),
+            seed=config.seed,
         )
-        self.done = 0  # how many rounds were before
-        self._before: Mapping[str, NDArray] = {}  # the average of the round before
-        self._train_seconds = 0.0
-        self._goes_on = resumed is not None
-        if resumed is not None:
-            last = resumed.checkpoint
-            self._before = load(problem.model, to_record(dict(last.model)))
-            self.grid.restore(last.grid)
-            self.done = last.done.round
         self.strategy = strategy_of(config)
-        self.strategy.done = self.done
-        if resumed is not None:
-            self.strategy.restore(resumed.checkpoint.strategy)
+        average = self.strategy.train_metrics_aggr_fn
+        self.strategy.train_metrics_aggr_fn = partial(self._average_metrics, average)
+        if folder and config.keep_updates:
+            self.strategy.on_update = folder.keep_update
+        if folder and isinstance(self.strategy, PrivateFedAvg):
+            self.strategy.on_release = folder.keep_release
+        self._last = folder.checkpoint if folder else None  # checkpoint before this process
+        if self._last:
+            load(problem.model, to_record(dict(self._last.model)))
+            self.grid.restore(self._last.grid)
+            self.strategy.done = self._last.done.round
+            self.strategy.restore(self._last.strategy)
 
-    def timed(self, average: AverageMetrics) -> AverageMetrics:
-        """Return a function that averages clients' metrics, and adds up how long they trained."""
-
-        def averaged(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
-            metrics = [next(iter(content.metric_records.values())) for content in contents]
-            reported = [one.get("train-seconds", 0.0) for one in metrics]
-            plausible = (s for s in reported if isinstance(s, int | float) and 0 <= s < LONGEST)
-            self._train_seconds = float(sum(plausible))
-            return average(contents, weighted_by)
-
-        return averaged
+    def _average_metrics(
+        self, average: AverageMetrics, contents: list[RecordDict], weighted_by: str
+    ) -> MetricRecord:
+        """Average clients' metrics, and add up how long they trained."""
+        metrics = [next(iter(content.metric_records.values())) for content in contents]
+        reported = [one.get("train-seconds", 0.0) for one in metrics]
+        plausible = (s for s in reported if isinstance(s, int | float) and 0 <= s < LONGEST)
+        self._train_seconds = float(sum(plausible))
+        return average(contents, weighted_by)
 
     def end(self, number: int, arrays: ArrayRecord) -> MetricRecord:
         """Test a round's average, record the round, and have the next one decided.
 
         ``number`` counts from the last round before: that one has ended already.
         """
-        if self._goes_on and not number:
+        if self._last and not number:
             return MetricRecord()
-        number += self.done
+        number += self.strategy.done
         task, model, held_out = self._problem
         begin = time.monotonic()
         averaged = load(model, arrays)
         with seeded(seed_of(self._config.seed, number)):
             result = task.evaluate(model, held_out)
-        test_seconds = time.monotonic() - begin
         record = self.grid.end_round(
             accuracy=result.accuracy,
             loss=result.loss,
             uncounted=self.strategy.quorum.why,
             train_seconds=self._train_seconds,
-            test_seconds=test_seconds,
-            **self._measured(number, averaged),
+            test_seconds=time.monotonic() - begin,
             **_spent(self.strategy, number),
         )
         self._train_seconds = 0.0
-        if self._on_checkpoint:
-            kept = self.grid.state(), self._run_id, self.strategy.state()
-            self._on_checkpoint(Checkpoint(to_json(record), averaged, *kept))
+        if self._folder:
+            states = self.grid.state(), self._run_id, self.strategy.state()
+            self._folder.keep(Checkpoint(to_json(record), averaged, *states))
         if self._on_round:
             self._on_round(record)
         return MetricRecord({name: x for name, x in result._asdict().items() if x is not None})
-
-    def _measured(self, number: int, averaged: Mapping[str, NDArray]) -> dict[str, Any]:
-        """Return the spread of a round's step and the sensitivity to errors, if they are needed."""
-        if not self._needs:
-            return {}
-        config = self._config
-        moved = {
-            name: (count, math.sqrt(energy / count))
-            for name, (count, energy) in energies(
-                averaged, Reference(self._before), config.compression
-            ).items()
-        }
-        self._before = averaged
-        steps = {name: deviation for name, (_, deviation) in moved.items() if deviation > 0}
-        if SENSITIVITY not in self._needs or not steps:
-            return {"spread": moved}
-        seed = config.seed + number  # other noise each round, since policies average
-        return {"spread": moved, "sensitivity": measure(*self._problem, steps, seed=seed)}
 
 
 def _spent(strategy: StreamingFedAvg, number: int) -> dict[str, Any]:

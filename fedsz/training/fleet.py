@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 
 from fedsz.arrays import Layout
-from fedsz.control.record import RoundRecord, Traffic, count_failures
+from fedsz.control.record import Traffic, count_failures
 from fedsz.errors import ConfigError
 from fedsz.privacy.client import Demands
 from fedsz.privacy.flower_client import SecureMember
@@ -23,7 +23,7 @@ from fedsz.training.events import Client, Done, Event, Listening, Requested
 from fedsz.training.federation import Problem, federate, prepare, privacy_of
 from fedsz.training.model_state import arrays_of
 from fedsz.training.options import CAPPED, RunConfig, is_own_task, options
-from fedsz.training.run_folder import Resumed, RunFolder
+from fedsz.training.run_folder import RunFolder
 from fedsz.training.task import load_task
 from fedsz.transport.channel import security
 from fedsz.transport.credentials import (
@@ -61,57 +61,41 @@ def serve(config: RunConfig, on_event: Callable[[Event], None]) -> None:
     """
     _require_options(config)
     folder = RunFolder.resume(Path(config.resume), config) if config.resume else None
-    resumed = folder.resumed if folder else None
-    sums = _Sums()
-    for record in resumed.history() if resumed else ():
-        sums.add(record)
+    checkpoint = folder.checkpoint if folder else None
     # The weights to start from are in the checkpoint, if there is one.
-    problem = prepare(dataclasses.replace(config, initial="") if resumed else config)
+    problem = prepare(dataclasses.replace(config, initial="") if checkpoint else config)
     # Each round collects garbage; it need not look through all that torch has brought.
     gc.freeze()
-    grid = _grid_of(config, problem, resumed, on_event)
+    grid = _grid_of(config, problem, checkpoint.run_id if checkpoint else None, on_event)
     with grid:
         folder = folder or RunFolder.create(_repeatable(config))
-        path, first = str(folder.path), resumed.checkpoint.done.round + 1 if resumed else 0
+        path, first = str(folder.path), checkpoint.done.round + 1 if checkpoint else 0
         clients, privacy = config.min_clients, str(privacy_of(config) or "")
         on_event(Listening(grid.port, path, clients, first, config.rounds, privacy))
         start = time.monotonic()
-
-        def tell_round(record: RoundRecord) -> None:
-            sums.add(record)
-            on_event(record)
-
         federate(
             grid,
             config,
             problem,
-            tell_round,
-            on_request=lambda clients: on_event(Requested(clients)),
-            on_checkpoint=folder.keep,
-            on_update=folder.keep_update if config.keep_updates else None,
-            on_release=folder.keep_release,
-            resumed=resumed,
+            on_event,
+            on_request=lambda nodes: on_event(Requested(list(map(grid.client_name, nodes)))),
+            folder=folder,
         )
         if first > config.rounds:
             _await_clients(grid, config)
-        on_event(sums.done(path, time.monotonic() - start))
+        on_event(_done(folder, time.monotonic() - start))
     folder.finish()
 
 
-class _Sums:
-    """What `Done` says of all rounds of a run."""
-
-    def __init__(self) -> None:
-        self._failures, self._totals = dict[str, dict[str, int]](), Traffic()
-        self._rounds, self._seconds = 0, 0.0
-
-    def add(self, record: RoundRecord) -> None:
-        self._failures = count_failures(record.failures, self._failures)
-        self._totals = self._totals.plus(record, most=0)
-        self._rounds, self._seconds = record.round, self._seconds + record.seconds
-
-    def done(self, folder: str, seconds: float) -> Done:
-        return Done(folder, seconds, self._failures, self._rounds, self._seconds, self._totals)
+def _done(folder: RunFolder, seconds: float) -> Done:
+    """Return what there is to say of all rounds of a run that is over."""
+    failures: dict[str, dict[str, int]] = {}
+    totals, last, took = Traffic(), 0, 0.0
+    for record in folder.history():
+        failures = count_failures(record.failures, failures)
+        totals = totals.plus(record, most=0)
+        last, took = record.round, took + record.seconds
+    return Done(str(folder.path), seconds, failures, last, took, totals)
 
 
 def _require_options(config: RunConfig) -> None:
@@ -128,10 +112,10 @@ def _require_options(config: RunConfig) -> None:
 def _grid_of(
     config: RunConfig,
     problem: Problem,
-    resumed: Resumed | None,
+    run_id: int | None,
     on_event: Callable[[Event], None],
 ) -> GrpcGrid:
-    """Return the Grid of a run, which listens already.
+    """Return the Grid of a run, which listens already; ``run_id`` is that of a resumed run.
 
     Raises:
         ConfigError: a file of TLS, or that of clients, cannot be used.
@@ -153,7 +137,7 @@ def _grid_of(
         max_message_bytes=2 * sum(x.nbytes for x in arrays_of(problem.model).values()) + _SPARE,
         reconnect_grace=config.reconnect_grace,
         client_file=config.client_file or None,
-        run_id=resumed.checkpoint.run_id if resumed else None,
+        run_id=run_id,
         on_event=tell_link,
         shares=config.shares or config.min_clients,
         why_unfit=partial(_why_unfit, config),

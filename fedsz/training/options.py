@@ -31,6 +31,7 @@ from fedsz.threads import MOST
 LEARNED: Final = "Task and data"
 LEARNING: Final = "Training"
 COMPRESSION: Final = "Compression"
+SECURE: Final = "Secure sums"
 PRIVACY: Final = "Differential privacy"
 TRUST: Final = "Admission of replies"
 TRAVEL: Final = "Network"
@@ -50,6 +51,7 @@ ANY_SHARE: Final = "auto"  # a partition: the one that the server gives
 
 # Options that a policy decides; "" where they are not named.
 _NAMED: Final = ("error_bound", "update", "downlink", "rule")
+_DECIDED: Final = (*_NAMED, "threshold")  # by the policy auto
 
 # Options of a server's that cost a client time or memory; it has a `max_` for each.
 CAPPED: Final = ("epochs", "image_size", "batch_size")
@@ -218,10 +220,10 @@ class RunConfig:
 
     secure_sum: Annotated[int, Meta(ge=0, le=32, description="The server learns the sum of a "
         "round's updates, and no update: with so many bits for each parameter, 2 to 32, in place "
-        "of compression. 0 for none."), Use(PRIVACY, ALONE)] = 0
+        "of compression. 0 for none."), Use(SECURE, ALONE)] = 0
     secure_only: Annotated[int, Meta(ge=0, le=1 << 14, description="Train for secure sums of this "
         "many clients or more, also after some drop out, and for no other round; with --tls-cert "
-        "their keys must be signed. 0 trains for any round."), Use(PRIVACY, (CLIENT,))] = 0
+        "their keys must be signed. 0 trains for any round."), Use(SECURE, (CLIENT,))] = 0
     dp_epsilon: Annotated[float, Meta(ge=0, le=1e6, description="Differential privacy: the most "
         "that the run may spend, with --dp-delta; 0 for none."), Use(PRIVACY, ALONE)] = 0.0
     dp_delta: Annotated[float, Meta(ge=1e-300, le=0.5, description="Delta of that."),
@@ -345,6 +347,11 @@ class RunConfig:
         bound = ErrorBound.of(self.error_bound)
         object.__setattr__(self, "error_bound", bound.value if bound.kind == "rel" else str(bound))
         object.__setattr__(self, "downlink", self.compression.downlink)
+
+    @property
+    def decided_by_policy(self) -> tuple[str, ...]:
+        """Options that the run's policy decides, so that their values here are not used."""
+        return _DECIDED if self.policy.split("+")[0] == AUTO else ()
 
     @property
     def share(self) -> Share | None:

@@ -11,11 +11,11 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple, Self
+from typing import IO, Any, Final, Self
 
 import tomli_w
 from flwr.app import ConfigRecord, RecordDict
@@ -122,15 +122,6 @@ class Checkpoint:
             raise ConfigError(f"cannot resume from {path}: {why}") from err
 
 
-class Resumed(NamedTuple):
-    """What a run goes on from."""
-
-    checkpoint: Checkpoint
-    # Reads the rounds from 0 to the checkpoint's; they are not kept, since a fleet's of weeks are
-    # gigabytes.
-    history: Callable[[], Iterator[RoundRecord]]
-
-
 class RunFolder:
     """Where a run's results go, each as soon as it is there. One process at a time has it.
 
@@ -138,11 +129,12 @@ class RunFolder:
 
     Attributes:
         path: of the folder.
-        resumed: what the run goes on from; None for a new one.
+        checkpoint: what the run goes on from; None for a new one.
     """
 
-    def __init__(self, path: Path, lock: IO[bytes], resumed: Resumed | None = None) -> None:
-        self.path, self.resumed = path, resumed
+    def __init__(self, path: Path, lock: IO[bytes]) -> None:
+        self.path = path
+        self.checkpoint: Checkpoint | None = None
         self._lock = lock  # held for as long as this lives
         self._size = 0  # bytes of rounds.jsonl so far
 
@@ -161,7 +153,8 @@ class RunFolder:
                 " folder by --run-dir"
             )
         # Everything but the folder itself: a repetition wants one of its own.
-        options = {name: x for name, x in config.as_dict().items() if name not in _OF_FOLDER}
+        left_out = {*_OF_FOLDER, *config.decided_by_policy}
+        options = {name: x for name, x in config.as_dict().items() if name not in left_out}
         text = f"# fedsz run --config {CONFIG}\n\n{tomli_w.dumps(options)}"
         write_whole(path / CONFIG, text.encode())
         write_whole(path / ROUNDS, b"")
@@ -189,9 +182,13 @@ class RunFolder:
             folder._begin_again(config)
             return folder
         folder._mend(checkpoint, size)
-        checkpoint = dataclasses.replace(checkpoint, strategy=folder._released(checkpoint))
-        folder.resumed = Resumed(checkpoint, partial(read_rounds, path))
+        strategy = folder._released(checkpoint)
+        folder.checkpoint = dataclasses.replace(checkpoint, strategy=strategy)
         return folder
+
+    def history(self) -> Iterator[RoundRecord]:
+        """Read the rounds so far; they are not kept, since a fleet's of weeks are gigabytes."""
+        return read_rounds(self.path)
 
     def keep(self, checkpoint: Checkpoint) -> None:
         """Write what the run goes on from, then the round's line, then its model."""

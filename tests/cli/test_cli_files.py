@@ -56,6 +56,15 @@ def test_a_model_there_and_back(model: Path, suffix: str) -> None:
     assert all(torch.equal(before[name], after[name]) for name in before if name != "0.weight")
 
 
+def test_a_bound_by_the_step_of_a_file_of_weights_is_warned_of(model: Path) -> None:
+    done = call("compress", model, "--error-bound", "step:1")
+
+    says = "warning: the bound step:1 is relative to the root mean square of the weights; "
+    assert done.stderr == f"fedsz: {says}it is made for updates\n"
+    assert done.returncode == 0
+    assert call("compress", model, "--error-bound", "std:1", "--force").stderr == ""
+
+
 def test_a_checkpoint_with_more_than_the_model(model: Path) -> None:
     state = torch.load(model, weights_only=True)
     for key in ("state_dict", "model_state_dict", "model"):

@@ -94,7 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = RunFolder.create(config)
     places = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
     grid = LocalGrid(make_client_app(), places)
-    federate(grid, config, prepare(config), on_checkpoint=kept.keep)
+    federate(grid, config, prepare(config), folder=kept)
     kept.finish()
     return path
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.flower import LocalGrid, make_client_app
 from fedsz.training.federation import federate, prepare
-from fedsz.training.options import RunConfig
+from fedsz.training.options import RunConfig, options
 from fedsz.training.run_folder import (
     CHECKPOINT,
     CONFIG,
@@ -62,16 +64,10 @@ def run(grid: LocalGrid, folder: RunFolder, config: RunConfig, crash: int | None
     def keep(checkpoint: Checkpoint) -> None:
         if checkpoint.done.round == crash:
             raise CrashError
-        folder.keep(checkpoint)
+        RunFolder.keep(folder, checkpoint)
 
-    federate(
-        grid,
-        config,
-        prepare(config),
-        on_checkpoint=keep,
-        on_release=folder.keep_release,
-        resumed=folder.resumed,
-    )
+    with mock.patch.object(folder, "keep", keep):
+        federate(grid, config, prepare(config), folder=folder)
     folder.finish()
 
 
@@ -144,6 +140,9 @@ def told(line: RoundRecord, *, masked: bool = False) -> Any:
 def test_a_finished_run_has_each_update_by_its_digest_and_is_not_resumed(tmp_path: Path) -> None:
     lines = federated(in_folder(config_of(), tmp_path), shares(CLIENTS, task=TASK))
 
+    written = tomllib.loads((tmp_path / CONFIG).read_text())
+    decided = {"update", "error_bound", "downlink", "rule", "threshold"}  # by the policy
+    assert options().keys() - written.keys() == decided | {"run_dir", "resume", "or_resume"}
     digests = [client.digest for line in lines for client in line.clients]
     assert len(set(digests)) == len(digests) == LENGTH * CLIENTS
     assert {len(digest) for digest in digests} == {64}
@@ -165,7 +164,7 @@ def test_what_a_crash_left_half_written_is_mended(tmp_path: Path, left: str) -> 
     folder, _ = resumed(tmp_path)
 
     assert (tmp_path / ROUNDS).read_bytes() == before
-    assert_equal_bits(model_in(tmp_path), dict(folder.resumed.checkpoint.model))
+    assert_equal_bits(model_in(tmp_path), dict(folder.checkpoint.model))
     assert not list(tmp_path.glob(f".{CHECKPOINT}.*"))
 
 
