@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.repository
 MOST_LINES = 60  # of a function's body, without its docstring
 PANELS = {panels.LEARNED, panels.LEARNING, panels.COMPRESSION, panels.TRUST, SWEPT}
-PANELS |= {panels.PRIVACY, TRAVEL, WATCHING, RESULTS}
+PANELS |= {panels.SECURE, panels.PRIVACY, TRAVEL, WATCHING, RESULTS}
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 
 
