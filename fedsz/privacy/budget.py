@@ -1,4 +1,4 @@
-"""What rounds spend of a privacy budget, the noise that it asks for, and norms to clip to.
+"""What rounds spend of a privacy budget, and the noise that it asks for.
 
 The accountants are those of Google's dp-accounting. Two runs are neighbours if one client takes
 part in one of them and not in the other.
@@ -11,17 +11,13 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, Final
 
 from fedsz import extras
 from fedsz.errors import ConfigError
-from fedsz.spec_strings import check_settings, chosen, setting
-
-if TYPE_CHECKING:  # at run time `fedsz --help`, which has plans, would pay for numpy
-    from fedsz.privacy.noise import RandomBytes
 
 DELTA: Final = 1e-5
-CROWD: Final = 20.0  # clients for each unit of the count's deviation, as Andrew et al. have it
+CLIP: Final = 0.5
 
 LEAST_NOISE: Final = 1e-2  # times the sensitivity: less is as good as none
 MOST_NOISE: Final = 1e6
@@ -97,92 +93,6 @@ def concentrated(rho: float, delta: float = DELTA) -> float:
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
-@dataclass(frozen=True)
-class Quantile:
-    """A norm that follows a quantile of the norms of updates.
-
-    Andrew, Thakkar, McMahan and Ramaswamy (NeurIPS 2021), algorithm 1: of a count of the updates
-    within the norm, released with noise, the norm is multiplied by exp(-rate (share - target)).
-
-    Attributes:
-        target: the share of updates that are to keep to the norm.
-        start: the norm of the first round.
-        rate: how fast it follows.
-
-    Raises:
-        ConfigError: one of these is out of range.
-    """
-
-    name: ClassVar[str] = "quantile"
-    target: float = setting(0.5, 0, 1, above=True, below=True)
-    start: float = setting(0.1, 0, above=True)
-    rate: float = setting(0.2, 0, 10, above=True)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-
-class ClippingNorm:
-    """What updates are clipped to, as it changes over rounds.
-
-    Args:
-        text: a number; or ``quantile``, maybe with settings: ``quantile:target=0.5,start=0.1``.
-
-    Attributes:
-        norm: of this round, in the unit of the weights; over all floats of an update.
-        quantile: what it follows; None if it is fixed.
-
-    Raises:
-        ConfigError: it is neither, or a norm that is not above 0 and finite.
-    """
-
-    def __init__(self, text: str | float) -> None:
-        self.quantile: Quantile | None = None
-        try:
-            self.norm = float(text)
-        except ValueError:
-            self.quantile = chosen("clipping norm", str(text), [Quantile()])
-            self.norm = self.quantile.start
-        if not 0 < self.norm < math.inf:
-            raise ConfigError(f"a clipping norm must be above 0 and finite, got {text!r}")
-
-    def split(self, multiplier: float, clients: float) -> tuple[float, float]:
-        """Return what a noise multiplier is split into: for the sum, and the count's deviation.
-
-        Both together spend what the multiplier alone does (theorem 1 there). The count's deviation
-        is a twentieth of the clients that are expected, or the multiplier if that is more: the
-        sum's noise is then a seventh above what it would be.
-        """
-        if self.quantile is None:
-            return multiplier, 0.0
-        deviation = max(clients / CROWD, multiplier)
-        return multiplier / math.sqrt(1 - (multiplier / (2 * deviation)) ** 2), deviation
-
-    def follow(
-        self, within: int, above: int, clients: float, deviation: float, random: RandomBytes
-    ) -> None:
-        """Take the norm on by a noised count of a round's updates.
-
-        Args:
-            within: updates that kept to the norm.
-            above: those that did not.
-            clients: that were expected, which is no secret.
-            deviation: of the count's noise; `split` returns it.
-            random: of the noise.
-        """
-        if self.quantile is None:
-            return
-        import numpy as np
-
-        from fedsz.privacy.noise import add_noise
-
-        # Each update counts for half of one, up or down: so one client moves the sum by a half.
-        count = np.array([(within - above) / 2])
-        add_noise(count, deviation, random)
-        share = min(max(float(count[0]) / clients + 0.5, 0.0), 1.0)
-        self.norm *= math.exp(-self.quantile.rate * (share - self.quantile.target))
-
-
 class NoiseAt(StrEnum):
     """Where noise is added."""
 
@@ -201,16 +111,15 @@ class PrivacyPlan:
         rounds: for which the noise is found, where ``noise`` is 0.
         noise: the noise multiplier: the noise's deviation over the clipping norm. 0 for the least
             with which ``rounds`` rounds stay within ``epsilon``.
-        clip: see `ClippingNorm`.
+        clip: the norm that updates are clipped to, over all floats of one, in the unit of the
+            weights; above 0 and finite.
         sampling: the probability with which each client takes part in a round.
         at: where noise is added, a `NoiseAt`.
         seed: draws noise and clients that a test can repeat, and anybody can foresee; None for the
             system's secure generator.
 
     Raises:
-        ConfigError: a number is out of range, one round alone spends more than ``epsilon``, or
-            ``clip`` follows a quantile of norms, which a server does not see where clients add
-            noise.
+        ConfigError: a number is out of range, or one round alone spends more than ``epsilon``.
         MissingPackage: dp-accounting is not installed.
     """
 
@@ -218,7 +127,7 @@ class PrivacyPlan:
     delta: float = DELTA
     rounds: int = 1
     noise: float = 0.0
-    clip: str | float = "quantile"
+    clip: float = CLIP
     sampling: float = 1.0
     at: str = NoiseAt.SERVER
     seed: int | None = None
@@ -233,9 +142,8 @@ class PrivacyPlan:
             raise ConfigError(f"rounds must be at least 1, got {self.rounds}")
         if not 0 <= self.noise <= 1e6:
             raise ConfigError(f"a noise multiplier must lie in 0..1e6, got {self.noise:g}")
-        if self.at != NoiseAt.SERVER and ClippingNorm(self.clip).quantile is not None:
-            what = f"clip must be a number, as 0.5, got {self.clip!r}"
-            raise ConfigError(f"where clients add noise, {what}")
+        if not 0 < self.clip < math.inf:
+            raise ConfigError(f"a clipping norm must be above 0 and finite, got {self.clip:g}")
         if not self.rounds_left(0):
             alone = f"a round alone spends epsilon {self.spent(1):.4g}"
             raise ConfigError(f"{alone} at delta {self.delta:g}: the budget is {self.epsilon:g}")
@@ -287,7 +195,7 @@ class PrivacyPlan:
         return (
             f"differential privacy: epsilon {self.epsilon:g} at delta {self.delta:g}; noise of"
             f" {self.multiplier:.4g} clipping norms on {where}; updates are clipped to"
-            f" {self.clip}{sampled}; what is clipped off is not fed back"
+            f" {self.clip:g}{sampled}; what is clipped off is not fed back"
         )
 
 

@@ -21,7 +21,7 @@ from fedsz.flower.refusal import refusing_failures
 from fedsz.flower.strategy import Averaged, Evaluate, StreamingFedAvg
 from fedsz.flower.update import SealedRecord, Update
 from fedsz.flower_compat import KEY_CLIPPING_NORM
-from fedsz.privacy.budget import ClippingNorm, NoiseAt, PrivacyPlan
+from fedsz.privacy.budget import NoiseAt, PrivacyPlan
 from fedsz.privacy.flower_client import LocalNoise
 from fedsz.privacy.noise import (
     add_floats,
@@ -35,7 +35,7 @@ from fedsz.privacy.noise import (
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.1  # between looks for clients
-_SPENT, _NORM = "privacy/spent", "privacy/clipping-norm"  # arrays of the state
+_SPENT: Final = "privacy/spent"  # array of the state
 
 
 class PrivateFedAvg(StreamingFedAvg):
@@ -61,8 +61,6 @@ class PrivateFedAvg(StreamingFedAvg):
 
     Attributes:
         plan: as given.
-        clip: what updates are clipped to next.
-        clipped_to: what those of the last round were clipped to.
         releases: how many rounds are spent.
         ended: why the run ends before all rounds that were asked for; "" if it does not.
         on_release: told what `state` returns before clients are asked that add the noise: what they
@@ -93,8 +91,6 @@ class PrivateFedAvg(StreamingFedAvg):
         self._noises = self.plan.at == NoiseAt.SERVER
         if self._noises and self.quorum.min_replies > 1:
             raise ConfigError("min_replies cannot be above 1 where the server adds the noise")
-        self.clip = ClippingNorm(self.plan.clip)
-        self.clipped_to = self.clip.norm
         self.releases = 0
         self.ended = ""
         self.on_release: Callable[[Mapping[str, NDArray]], None] | None = None
@@ -110,9 +106,9 @@ class PrivateFedAvg(StreamingFedAvg):
         return self.plan.spent(self.releases)
 
     def state(self) -> dict[str, NDArray]:
-        """Return what was spent and the clipping norm."""
+        """Return what was spent."""
         spent = self.plan.multiplier, self.plan.sampling, self.releases
-        return {_SPENT: np.array(spent, np.float64), _NORM: np.array(self.clip.norm, np.float64)}
+        return {_SPENT: np.array(spent, np.float64)}
 
     def restore(self, state: Mapping[str, NDArray]) -> None:
         """Go on with what was spent.
@@ -128,7 +124,7 @@ class PrivateFedAvg(StreamingFedAvg):
         if (multiplier, sampling) != (self.plan.multiplier, self.plan.sampling):
             began = f"it began with noise of {multiplier:g} and sampling of {sampling:g}"
             raise ConfigError(f"a run goes on with the plan that it began with: {began}")
-        self.releases, self.clip.norm = int(spent), float(state[_NORM])
+        self.releases = int(spent)
 
     def start(
         self,
@@ -179,14 +175,14 @@ class PrivateFedAvg(StreamingFedAvg):
             )
         while len(nodes := list(grid.get_node_ids())) < max(1, self.min_available_nodes):
             time.sleep(POLL_SECONDS)
-        self._number, self.clipped_to = number, self.clip.norm
+        self._number = number
         self.releases += 1
         self._sent = views_of(arrays)
         self._expected = self.plan.sampling * len(nodes)
         if self._noises:
-            config[KEY_CLIPPING_NORM] = self.clip.norm
+            config[KEY_CLIPPING_NORM] = self.plan.clip
         else:
-            LocalNoise(self.clip.norm, self.plan.multiplier).write(config)
+            LocalNoise(self.plan.clip, self.plan.multiplier).write(config)
             if self.on_release is not None:
                 self.on_release(self.state())
         config["server-round"] = number
@@ -220,7 +216,7 @@ class PrivateFedAvg(StreamingFedAvg):
 
     def _add_record(self, mean: Mean, record: ArrayRecord, node: int, weight: float) -> None:  # noqa: ARG002 - all alike
         assert isinstance(mean, _StepSum)
-        norm = self.clip.norm if self._noises else math.inf  # which clients keep to
+        norm = self.plan.clip if self._noises else math.inf  # which clients keep to
         with refusing_failures():
             if isinstance(record, SealedRecord):  # by no rules if it is clipped here: they
                 update = record.received  # depend on what others send
@@ -232,7 +228,6 @@ class PrivateFedAvg(StreamingFedAvg):
             with update.clock:
                 add_floats(arrays, update.model, mean.sums)
                 mean.weight += 1
-        mean.within += clipped.scale == 1
 
     def _weight(self, metrics: MetricRecord) -> float:  # noqa: ARG002 - all count alike
         return 1.0
@@ -242,11 +237,8 @@ class PrivateFedAvg(StreamingFedAvg):
         if not self._noises:
             return mean.onto_start(mean.weight)
         random = random_bytes(self.plan.seed, 2 * self._number + 1)
-        multiplier, count_deviation = self.clip.split(self.plan.multiplier, self._expected)
-        deviation = deviation_of(multiplier, self.clip.norm, mean.sums.size)
+        deviation = deviation_of(self.plan.multiplier, self.plan.clip, mean.sums.size)
         add_noise(mean.sums, deviation, random)
-        above = int(mean.weight) - mean.within
-        self.clip.follow(mean.within, above, self._expected, count_deviation, random)
         return mean.onto_start(self._expected)
 
 
@@ -258,12 +250,11 @@ class _StepSum(Mean):
 
     Attributes:
         sums: of all floats, one after another.
-        within: updates that kept to the norm by themselves.
     """
 
     def __init__(self, start: Mapping[str, NDArray]) -> None:
         super().__init__(start)
-        self._start, self.sums, self.within = start, np.zeros(floats_in(start), np.float64), 0
+        self._start, self.sums = start, np.zeros(floats_in(start), np.float64)
 
     def onto_start(self, divisor: float) -> ArrayRecord:
         """Return the round's model, plus the sum over ``divisor``."""

@@ -227,7 +227,7 @@ def _spent(strategy: StreamingFedAvg, number: int) -> dict[str, Any]:
     return {
         "epsilon": strategy.epsilon,
         "delta": strategy.plan.delta,
-        "clipping_norm": strategy.clipped_to,
+        "clipping_norm": strategy.plan.clip,
         "ended": strategy.ends_after(number),
     }
 

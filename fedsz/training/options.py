@@ -24,7 +24,7 @@ from fedsz.core.settings import DEFAULT, Settings
 from fedsz.data_share import Share
 from fedsz.errors import ConfigError, cannot
 from fedsz.formatting import did_you_mean
-from fedsz.privacy.budget import DELTA
+from fedsz.privacy.budget import CLIP, DELTA
 from fedsz.threads import MOST
 
 # Sections of --help, in its order.
@@ -231,9 +231,8 @@ class RunConfig:
     dp_noise: Annotated[float, Meta(ge=0, le=1e6, description="Noise multiplier: the noise's "
         "deviation in clipping norms. 0 for the least that keeps all rounds within the budget."),
         Use(PRIVACY, ALONE)] = 0.0
-    dp_clip: Annotated[str, Meta(description="Norm that each update is clipped to: a number; or "
-        "quantile, which follows the norms: quantile:target=0.5,start=0.1."),
-        Use(PRIVACY, ALONE)] = "quantile"
+    dp_clip: Annotated[float, Meta(gt=0, le=1e30, description="Norm that each update is clipped "
+        "to."), Use(PRIVACY, ALONE)] = CLIP
     dp_noise_at: Annotated[str, Meta(description="Who adds the noise: server, to the sum; client, "
         "to each update, so that the server learns little, too; or sum, each client a share of a "
         "--secure-sum's, which is far less noise."), Use(PRIVACY, ALONE)] = "server"

@@ -286,7 +286,7 @@ def test_ways_of_a_table_have_names_and_any_option(tmp_path: Path) -> None:
     ways = {
         "plain": "raw",
         "late": {"deadline_factor": 2.0},
-        "noisy": {"dp_epsilon": 8.0, "dp_clip": "0.5"},
+        "noisy": {"dp_epsilon": 8.0, "dp_clip": 0.5},
     }
     path = tmp_path / "x.parquet"
     config = SweepConfig.of({**TINY, "rounds": 1, "results": str(path), "ways": ways})

@@ -15,9 +15,9 @@ from fedsz.flower.records import SECURE
 from fedsz.privacy import keys
 from fedsz.privacy.flower_client import ANSWER, STAGE
 from fedsz.privacy.messages import MaskedInput, Revealed, SealedShares, Stage, decode
+from tests.privacy.secure_apps import DropOut
+from tests.privacy.secure_rounds import Round, changed
 from tests.privacy.test_secure_sum import check, grid_of, local, run
-from tests.secure_apps import DropOut
-from tests.secure_rounds import Round, changed
 
 N = 5
 

@@ -48,7 +48,7 @@ from fedsz.privacy.messages import (
 )
 from fedsz.transport.node import Node, StateFolder
 from tests.federation import Arrays, Visit, training
-from tests.secure_rounds import Round
+from tests.privacy.secure_rounds import Round
 
 CELL = "SSN 078-05-1120"
 MODEL = {"w": np.zeros((64, 64), np.float32)}

@@ -16,7 +16,6 @@ from fedsz import extras
 from fedsz.errors import ConfigError
 from fedsz.flower import FedSZGrid, LocalGrid, PrivateFedAvg
 from fedsz.privacy.budget import PrivacyPlan, epsilon_of
-from fedsz.privacy.flower_average import _NORM, _SPENT
 from tests.federation import app_of, initial, record_of, to_arrays
 
 pytestmark = pytest.mark.skipif(
@@ -137,49 +136,18 @@ def test_what_others_send_changes_nothing_of_an_update() -> None:
     np.testing.assert_allclose(flat(after), sum(steps) / CLIENTS, atol=1e-5)
 
 
-@pytest.mark.parametrize("clip", [C, "quantile:start=0.5"])
-def test_the_noise_is_what_the_plan_says(clip: str | float) -> None:
-    plan = PrivacyPlan(epsilon=8, rounds=4, clip=clip)
+def test_the_noise_is_what_the_plan_says() -> None:
+    plan = PrivacyPlan(epsilon=8, rounds=4, clip=C)
     model = {"w": np.zeros(20_000, np.float64)}
     strategy = PrivateFedAvg(plan=plan, **ONE)
 
     before, after = run(strategy, grid_of(lambda i, x: x), start=model)
 
     noise = (after["w"] - before["w"]) * CLIENTS / C
-    share = 1.0 if clip == C else 1 / math.sqrt(0.75)  # what the count of norms takes
-    assert noise.std() == pytest.approx(share * plan.multiplier, rel=0.03)
+    assert noise.std() == pytest.approx(plan.multiplier, rel=0.03)
     assert abs(noise.mean()) < 5 * plan.multiplier / math.sqrt(noise.size)
     assert strategy.releases == 1
     assert strategy.epsilon == epsilon_of(plan.multiplier, 1, 1e-5)
-
-
-def test_the_norm_follows_its_quantile() -> None:
-    """Of 200 clients, half keep to 0.2, and all to 1.8."""
-    norms = np.linspace(0.2, 1.8, 200)
-    strategy = PrivateFedAvg(epsilon=1e3, noise=0.5, clip="quantile:start=0.05,rate=1", **ONE)
-    seen = []
-    for number in range(25):
-        norm = strategy.clip.norm
-        within = int((norms <= norm).sum())
-        _, deviation = strategy.clip.split(0.5, 200)
-        strategy.clip.follow(
-            within, 200 - within, 200, deviation, np.random.default_rng(number).bytes
-        )
-        seen.append(norm)
-
-    assert seen[0] == 0.05
-    assert seen[1] == pytest.approx(0.05 * math.exp(0.5), rel=0.2)
-    assert np.median(seen[-8:]) == pytest.approx(1.0, rel=0.2)
-
-
-def test_a_split_multiplier_spends_what_it_did() -> None:
-    """Of the sum, and of a count in which a client counts for half of one."""
-    strategy = PrivateFedAvg(epsilon=1e3, noise=3.0, clip="quantile", **ONE)
-
-    for clients in (1, 50, 10_000):
-        of_sum, of_count = strategy.clip.split(3.0, clients)
-        assert 1 / of_sum**2 + (0.5 / of_count) ** 2 == pytest.approx(1 / 3.0**2)
-    assert PrivateFedAvg(epsilon=1e3, noise=3.0, clip=1, **ONE).clip.split(3.0, 9) == (3.0, 0)
 
 
 def test_each_client_is_drawn_by_itself_and_the_divisor_tells_nothing() -> None:
@@ -222,24 +190,21 @@ def test_the_budget_ends_the_run_and_says_so(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_resumed_run_goes_on_with_what_was_spent() -> None:
-    plan = PrivacyPlan(epsilon=30, clip="quantile", noise=1.0)
+    plan = PrivacyPlan(epsilon=30, clip=C, noise=1.0)
     first = PrivateFedAvg(plan=plan, **ONE)
     run(first, grid_of(lambda i, x: x), rounds=3)
     second = PrivateFedAvg(plan=plan, **ONE)
 
     second.restore({name: x.copy() for name, x in first.state().items()})
 
-    assert (second.releases, second.clip.norm) == (first.releases, first.clip.norm)
-    assert second.clip.norm != second.clip.quantile.start  # type: ignore[union-attr]
+    assert second.releases == first.releases == 3
     assert second.epsilon == first.epsilon > plan.spent(2)
-    assert set(first.state()) == {_SPENT, _NORM}
     with pytest.raises(ConfigError, match="did not begin under a budget"):
         PrivateFedAvg(plan=plan, **ONE).restore({})
     with pytest.raises(ConfigError, match="it began with noise of 1 and sampling of 1"):
         PrivateFedAvg(epsilon=30, noise=2.0, **ONE).restore(first.state())
 
 
-@pytest.mark.parametrize("clip", [C, "quantile:start=0.5"])
 @pytest.mark.parametrize(
     "options",
     [{}, {"rules": "fleet"}, {"downlink": "std:1"}, None],
@@ -247,26 +212,22 @@ def test_a_resumed_run_goes_on_with_what_was_spent() -> None:
 )
 @pytest.mark.parametrize("nobody", ["drawn", "replies"])
 def test_a_round_without_a_reply_has_the_noise_of_any_other(
-    nobody: str, options: dict[str, Any] | None, clip: str | float
+    nobody: str, options: dict[str, Any] | None
 ) -> None:
     """Nor does a run of such rounds end: that would tell that nobody was there, too."""
 
     def edit(i: int, model: Model) -> Model:
         raise RuntimeError("no training today")
 
-    plan = PrivacyPlan(
-        epsilon=1e3, noise=1.0, clip=clip, sampling=1e-9 if nobody == "drawn" else 1.0
-    )
+    plan = PrivacyPlan(epsilon=1e3, noise=1.0, clip=C, sampling=1e-9 if nobody == "drawn" else 1.0)
     strategy = PrivateFedAvg(plan=plan, **ONE)
     grid = grid_of(edit, sealed=options is not None, **(options or {}))
 
     models = run(strategy, grid, rounds=5, start={"w": np.zeros(4000), "n": np.array([7])})
 
     assert len(models) == 6
-    share = 1.0 if clip == C else 1 / math.sqrt(0.75)
-    norm, expected = C if clip == C else strategy.clipped_to, plan.sampling * CLIENTS
-    noise = (models[5]["w"] - models[4]["w"]) * expected
-    assert noise.std() == pytest.approx(share * norm, rel=0.06)
+    noise = (models[5]["w"] - models[4]["w"]) * plan.sampling * CLIENTS
+    assert noise.std() == pytest.approx(C, rel=0.06)
     assert all((b["w"] != a["w"]).all() for a, b in itertools.pairwise(models))
     assert all(model["n"] == 7 for model in models)
     assert not strategy.quorum.why
@@ -288,8 +249,8 @@ def test_what_is_released_goes_onto_a_model_that_depends_on_nobody() -> None:
     [
         {"epsilon": 0}, {"epsilon": -1}, {"epsilon": math.nan}, {"delta": 0}, {"delta": 0.6},
         {"sampling": 0}, {"sampling": 1.1}, {"rounds": 0}, {"noise": -1}, {"noise": math.inf},
-        {"clip": 0}, {"clip": "nan"}, {"clip": "half"}, {"clip": "quantile:target=1"},
-        {"at": "nowhere"}, {"at": "client", "clip": "quantile"}, {"epsilon": 1, "noise": 0.5},
+        {"clip": 0}, {"clip": math.nan}, {"clip": math.inf}, {"at": "nowhere"},
+        {"epsilon": 1, "noise": 0.5},
         {"fraction_train": 0.5}, {"plan": PrivacyPlan(epsilon=1)}, {"min_replies": 2},
     ],
     ids=str,

@@ -19,7 +19,7 @@ from fedsz.privacy.identity import CertificateVerifier, Identity
 from fedsz.privacy.messages import MaskedInput, Stage, decode
 from fedsz.privacy.ring import Ring
 from fedsz.privacy.server import SecureServer
-from tests.secure_rounds import Round, changed
+from tests.privacy.secure_rounds import Round, changed
 
 LOSSY = Assumptions(corrupt=0.1, dropout=0.25)
 STAGES = [stage for stage in Stage if stage is not Stage.OVER]

@@ -37,7 +37,7 @@ from fedsz.privacy.messages import (
 )
 from fedsz.transport.authority import Authority
 from tests.fuzz import SPECIAL
-from tests.secure_rounds import Round, changed
+from tests.privacy.secure_rounds import Round, changed
 
 STAGES = [Stage.ADVERTS, Stage.SHARES, Stage.INPUTS, Stage.REVEALED]
 KEYS = 32

@@ -47,7 +47,7 @@ def test_a_server_that_is_killed_between_stages_makes_another_round(
     """Its round 2 does not count: nobody is asked for more of it, and all rounds are of all."""
     options = ("--secure-sum", 16, "--rounds", 4, "--min-clients", 3, "--run-dir", "run")
     server = fleet.server(*options)
-    port, code = server.port, "from tests.secure_apps import be_held; be_held()"
+    port, code = server.port, "from tests.privacy.secure_apps import be_held; be_held()"
     for i in range(3):
         fleet.run("-c", code, f"127.0.0.1:{port}", i, stage if i == 0 else "")
     end = time.monotonic() + LIMIT

@@ -19,8 +19,8 @@ import pytest
 from fedsz.flower import StreamingFedAvg
 from fedsz.flower.records import to_record, views_of
 from fedsz.privacy.graph import Assumptions
+from tests.privacy.secure_apps import STEP, examples_of, processes
 from tests.privacy.test_secure_sum import STAGES, check, expected, grid_of, initial, run
-from tests.secure_apps import STEP, examples_of, processes
 
 if TYPE_CHECKING:
     from tests.conftest import Serve

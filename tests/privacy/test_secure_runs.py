@@ -10,9 +10,9 @@ from flwr.clientapp import ClientApp
 
 from fedsz.errors import TooFewReplies
 from fedsz.flower import LocalGrid, StreamingFedAvg
-from tests import secure_apps
+from tests.privacy import secure_apps
+from tests.privacy.secure_apps import examples_of
 from tests.privacy.test_secure_sum import check, grid_of, local, run
-from tests.secure_apps import examples_of
 
 
 @pytest.mark.parametrize("weight", [-5, math.nan, math.inf])

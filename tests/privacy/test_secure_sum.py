@@ -30,7 +30,7 @@ from fedsz.privacy.graph import Assumptions
 from fedsz.privacy.identity import CertificateVerifier, Identity
 from fedsz.privacy.messages import Stage
 from fedsz.transport.authority import Authority
-from tests.secure_apps import STEP, DropOut, examples_of, secure_app, step_of
+from tests.privacy.secure_apps import STEP, DropOut, examples_of, secure_app, step_of
 
 N = 5  # of whom one may drop out
 STAGES = [stage.name for stage in Stage if stage not in (Stage.OVER, Stage.CONSENTS)]

@@ -277,7 +277,7 @@ def test_a_server_notices_a_state_that_was_put_back(tmp_path: Path) -> None:
 
 
 def test_a_client_that_was_put_back_within_a_sum_answers_no_other_round() -> None:
-    from tests.secure_rounds import Round
+    from tests.privacy.secure_rounds import Round
 
     first, second = Round(5), Round(5, seed=0)
     client = min(first.sent)

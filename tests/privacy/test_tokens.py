@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedsz.errors import ConfigError, ModelMismatch
 from fedsz.privacy.quantizer import TokenCodec, about
 from tests.conftest import ROOT
-from tests.token_rounds import Round, model, plan_of, stepped
+from tests.privacy.token_rounds import Round, model, plan_of, stepped
 
 
 @given(clients=st.integers(1, 1 << 20), bits=st.integers(2, 32))

@@ -19,7 +19,7 @@ from fedsz.errors import (
     FedszError,
 )
 from fedsz.privacy.quantizer import TokenCodec, TokenPlan, is_exact, moved, scales_of
-from tests.token_rounds import Round, model, plan_of, stepped
+from tests.privacy.token_rounds import Round, model, plan_of, stepped
 
 
 @pytest.mark.parametrize(
