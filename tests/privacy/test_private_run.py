@@ -162,7 +162,7 @@ def test_what_was_spent_stands_wherever_a_round_does() -> None:
         ({"update": "feedback>topk"}, "without feedback"),
         ({"dp_noise_at": "moon"}, "server, client, sum; not at 'moon'"),
         ({"dp_epsilon": 1, "dp_noise": 0.5}, r"a round alone spends epsilon 9\.997 at delta"),
-        ({"dp_clip": -1}, "above 0 and finite"),
+        ({"dp_clip": -1}, "dp_clip must be"),
         ({"secure_sum": 16}, "--secure-sum with --dp-epsilon needs --dp-noise-at sum"),
         ({"secure_sum": 16, "dp_noise_at": "client", "dp_clip": 1}, "needs --dp-noise-at sum"),
         ({"dp_noise_at": "sum"}, "--dp-noise-at sum needs --secure-sum"),
