@@ -46,6 +46,7 @@ SERVER_OPTIONS = (
     # back. Left to itself gRPC lets every fast uploader fill some 16 MB of the server's memory.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 20),
+    ("grpc.max_concurrent_streams", 1),  # of a connection: their number limits all streams
     ("grpc.so_reuseport", 0),  # else a second server would share the port in silence
 )
 CHANNEL_OPTIONS = (

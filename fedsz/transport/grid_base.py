@@ -36,9 +36,6 @@ class Outgoing(NamedTuple):
 class GridBase(Grid):
     """A Grid that yields replies one by one; how they travel is its subclasses' business."""
 
-    # Whether a model waits on disk while its copies are sent, which can take clients hours.
-    _parks = False
-
     def __init__(self, run_id: int | None = None) -> None:
         self._run = compat.Run.create_empty(secrets.randbits(63) if run_id is None else run_id)
         # Tell Flower who sends from this process, unless Flower's own runtime has done so.
@@ -105,8 +102,7 @@ class GridBase(Grid):
                 raise ConfigError("only messages with content that reply to nothing can be pushed")
             identity = id(message.content)
             if identity not in contents:
-                content = encode_content(message.content)
-                contents[identity] = message.content, content.parked() if self._parks else content
+                contents[identity] = message.content, encode_content(message.content)
             message.metadata.__dict__.update(
                 _message_id=new_message_id(),
                 _run_id=self._run.run_id,

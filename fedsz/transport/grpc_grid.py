@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 _Outcomes = SimpleQueue[tuple[Delivery, Outcome]]
 _FINISHED = "the run has finished"
-_REFUSABLE = 8  # connections beside those of clients, to be refused with a reason
 SPOOL_MEMORY_BYTES: Final = 64 << 10  # of each reply; a larger one waits on disk
 _CLOSE_SECONDS = 5.0  # for BYE to reach the clients
 
@@ -67,8 +66,9 @@ class GrpcGrid(GridBase):
             server that is restarted to continue a run passes the same; None draws one.
         on_event: receives events of clients and messages, from the grid's own thread: must not
             block.
-        max_connections: in all; None takes what file descriptors allow, of which this process gets
-            as many as it may have; see `fedsz.transport.address`.
+        max_connections: in all, with one stream each; others are closed. None takes what file
+            descriptors allow, of which this process gets as many as it may have; see
+            `fedsz.transport.address`.
         shares: of the data, to give to clients that ask for one. No two connected clients have the
             same share, asked for or named. None gives none and checks none.
         why_unfit: called with the ``node_config`` of a client that joins. It returns why the client
@@ -84,8 +84,6 @@ class GrpcGrid(GridBase):
         ...     (grid.port > 0, list(grid.get_node_ids()))
         (True, [])
     """
-
-    _parks = True
 
     def __init__(
         self,
@@ -108,8 +106,7 @@ class GrpcGrid(GridBase):
         if client_file is not None and credentials is None:
             raise ConfigError("a file of clients needs TLS: --client-file goes with --tls-cert")
         self._address, self._credentials = Address(host, port), credentials
-        most = max_connections or connections_for_clients()
-        self.max_connections = most
+        self.max_connections = max_connections or connections_for_clients()
         session = ServerSession(
             max_message_bytes=max_message_bytes,
             reconnect_grace=reconnect_grace,
@@ -118,7 +115,7 @@ class GrpcGrid(GridBase):
             shares=shares,
             why_unfit=why_unfit,
         )
-        self._hub = Hub(session, ClientFile(client_file), most)
+        self._hub = Hub(session, ClientFile(client_file))
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # while serving
         # Over _loop: what is posted is posted before the end. The garbage collector may free a
@@ -273,8 +270,7 @@ class GrpcGrid(GridBase):
             ready.set_exception(err)
 
     async def _serve(self, ready: Future[int]) -> None:
-        # gRPC closes what comes beyond this before it is a stream; the Hub refuses with a reason.
-        most = ("grpc.max_allowed_incoming_connections", self.max_connections + _REFUSABLE)
+        most = ("grpc.max_allowed_incoming_connections", self.max_connections)
         server = grpc.aio.server(options=(*SERVER_OPTIONS, most))
         handlers = {METHOD: grpc.stream_stream_rpc_method_handler(self._hub.serve)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))

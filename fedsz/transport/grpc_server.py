@@ -14,7 +14,7 @@ import grpc
 
 from fedsz.errors import LinkError
 from fedsz.transport.credentials import ClientFile, Identity
-from fedsz.transport.frames import Bye, ByeKind, Control, frames, pack, wire_size
+from fedsz.transport.frames import Bye, Control, frames, pack, wire_size
 from fedsz.transport.link_events import Counters
 from fedsz.transport.server_session import Delivery, ServerSession
 
@@ -83,42 +83,18 @@ class Connection:
 class Hub:
     """Reports events and time to a `ServerSession`.
 
-    If there is no room for another connection, the oldest one without a HELLO makes room; if all
-    have said HELLO, the new one has to try again.
-
     Args:
         session: of all clients.
         clients: which of them are refused, and the tokens of others.
-        most: connections at a time.
     """
 
-    def __init__(self, session: ServerSession, clients: ClientFile, most: int) -> None:
-        self.session, self._clients, self._most = session, clients, most
+    def __init__(self, session: ServerSession, clients: ClientFile) -> None:
+        self.session, self._clients = session, clients
         self.counters = Counters()
-        self._connections = 0
-        self._silent: dict[Connection, None] = {}  # those without a HELLO, the oldest first
 
     async def serve(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Handle one connection from its HELLO to its end: gRPC calls this for each stream."""
         connection = Connection(context, self.counters)
-        if self._connections >= self._most:
-            full = Bye(ByeKind.TAKEN, f"the server has its {self._most} connections")
-            if not self._silent:
-                await context.write(pack(full))
-                return
-            oldest = next(iter(self._silent))
-            del self._silent[oldest]
-            oldest.put(full)
-        self._connections += 1
-        self._silent[connection] = None
-        try:
-            self._connect(connection, context)
-            await self._serve(connection)
-        finally:
-            self._connections -= 1
-            self._silent.pop(connection, None)
-
-    def _connect(self, connection: Connection, context: grpc.aio.ServicerContext) -> None:
         self._revoke()  # which reads new tokens, too
         reason = ""
         try:
@@ -128,8 +104,6 @@ class Hub:
         self.session.connect(connection)
         if reason:
             self.session.refuse(connection, reason)
-
-    async def _serve(self, connection: Connection) -> None:
         # A client that neither reads nor writes does not hold up its end.
         work = (connection.send(self.session.sent), self._read(connection))
         tasks = [asyncio.create_task(job) for job in (*work, connection.ending.wait())]
@@ -151,7 +125,6 @@ class Hub:
         except TimeoutError:
             raw = None
             self.session.refuse(connection, f"no HELLO within {_HELLO_SECONDS:g} s")
-        self._silent.pop(connection, None)
         while raw is not None:
             self.session.receive(connection, raw, now())
             raw = await connection.read() if self.session.serves(connection) else None

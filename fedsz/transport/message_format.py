@@ -21,7 +21,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from fedsz import flower_compat as compat
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.formatting import LINE, one_line
-from fedsz.shelf import Parked, Shelf
 
 # Names, numbers and text. Four of these bytes may become a name, a shape and an `Array`, so a head
 # is small: the largest takes 3 s and 200 MB.
@@ -39,12 +38,7 @@ class Content:
     """A RecordDict ready for the wire, shared by every message that carries it."""
 
     head: bytes
-    data: tuple[memoryview, ...] | tuple[Parked]  # the Arrays' own bytes, or a copy on disk
-
-    def parked(self) -> Content:
-        """Return the same with its data on disk, so that the Arrays can go while it is sent."""
-        parked = Shelf().put("the model that is sent", *self.data) if self.data else None
-        return Content(self.head, (parked,)) if parked else self
+    data: tuple[memoryview, ...]  # the Arrays' own bytes
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class EncodedMessage:
     """A message ready for the wire."""
 
     message_id: str  # what its BEGIN frame says
-    segments: tuple[memoryview | bytes | Parked, ...]  # its bytes in order; not to be changed
+    segments: tuple[memoryview | bytes, ...]  # its bytes in order; not to be changed
     size: int  # their sum
     error: str = ""  # why it is an error reply
 
@@ -61,7 +55,7 @@ class EncodedMessage:
         chunk: list[memoryview] = []
         room = size
         for segment in self.segments:
-            view = segment if isinstance(segment, Parked) else memoryview(segment)
+            view = memoryview(segment)
             start = 0
             while start < len(view):
                 piece = view[start : start + room]

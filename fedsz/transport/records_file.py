@@ -42,7 +42,6 @@ def _pieces(records: RecordDict) -> Iterator[Buffer]:
     prefix = _PREFIX.pack(MAGIC, VERSION, 0, len(content.head), size)
     hashed = _stream.Xxh3()
     for piece in (prefix, content.head, *content.data):
-        assert isinstance(piece, bytes | memoryview)
         hashed.update(piece)
         yield piece
     yield hashed.digest()

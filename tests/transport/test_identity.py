@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedsz.errors import ConfigError, LinkError
+from fedsz.transport import channel
 from fedsz.transport.authority import Authority
 from fedsz.transport.channel import METHOD, SERVICE
 from fedsz.transport.credentials import (
@@ -128,6 +129,8 @@ def test_a_revoked_client_that_does_not_listen_leaves_its_place(
     authority: Authority, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedsz.transport.grpc_server._BYE_SECONDS", 0.2)
+    soon = {**dict(channel.SERVER_OPTIONS), "grpc.max_connection_idle_ms": 200}
+    monkeypatch.setattr("fedsz.transport.grpc_grid.SERVER_OPTIONS", tuple(soon.items()))
     server = serve(**options(authority), max_connections=1)
     deaf = RawClient(server.address, pack(Hello(1, "a", {}, [])), credentials=proof(authority, "a"))
     with deaf:

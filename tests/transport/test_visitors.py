@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING
 
 import grpc
@@ -21,7 +20,7 @@ from fedsz.training.fleet import _repeatable
 from fedsz.training.options import RunConfig
 from fedsz.transport import address, channel, grpc_grid
 from fedsz.transport.channel import METHOD, SERVICE
-from fedsz.transport.frames import Begin, Bye, ByeKind, Hello, pack, unpack
+from fedsz.transport.frames import Begin, Hello, pack
 from fedsz.transport.link_events import EventKind
 from tests.links import LONG, Client
 
@@ -31,42 +30,34 @@ if TYPE_CHECKING:
     from tests.links import Serve
 
 
-def test_streams_without_hello_keep_no_client_out(serve: Serve) -> None:
-    server, over = serve(max_connections=8), threading.Event()
-
-    def silence() -> Iterator[bytes]:
-        over.wait(LONG)
-        yield from ()
-
-    with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(grpc.insecure_channel(server.address))
-        connect = opened.stream_stream(f"/{SERVICE}/{METHOD}")
-        calls = [connect(silence()) for _ in range(9)]
-        full = Bye(ByeKind.TAKEN, "the server has its 8 connections")  # a client comes again
-        heard = stack.enter_context(ThreadPoolExecutor(len(calls)))
-        first = next(as_completed([heard.submit(next, call) for call in calls])).result()
-        assert unpack(first) == full
-
-        honest = server.client("honest")
-
-        assert honest.events.count(EventKind.WAITING) == 0
-        for call in calls:
-            call.cancel()
-        over.set()
-    assert len(server.ask()) == 1
-
-
 def test_a_client_without_a_place_comes_again(serve: Serve) -> None:
     server = serve(max_connections=1)
     first = server.client("first")
     second = Client(server.address, "second")
     server.clients.append(second)
-    waiting = second.events.wait(EventKind.WAITING)
-    assert waiting.detail.startswith("the server has its 1 connections; next try")
+    assert second.events.wait(EventKind.WAITING).detail.startswith("UNAVAILABLE: ")
     first.stop.set()
     assert first.ended() is None
 
     second.events.wait(EventKind.JOINED)
+
+
+def test_a_connection_has_one_stream(serve: Serve) -> None:
+    server, over = serve(), threading.Event()
+
+    def greeting(name: str) -> Iterator[bytes]:
+        yield pack(Hello(1, name, {}, []))
+        over.wait(LONG)
+
+    with grpc.insecure_channel(server.address) as opened:
+        connect = opened.stream_stream(f"/{SERVICE}/{METHOD}")
+        calls = [connect(greeting(name)) for name in ("one", "another")]
+        server.events.wait(EventKind.JOINED, "one")
+        server.client("honest")
+        assert server.events.count(EventKind.JOINED, "another") == 0
+        over.set()
+        for call in calls:
+            call.cancel()
 
 
 def ended(connection: socket.socket) -> bool:
@@ -77,10 +68,7 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
-def test_tcp_connections_beyond_the_limit_are_closed(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grpc_grid, "_REFUSABLE", 0)
+def test_tcp_connections_beyond_the_limit_are_closed(serve: Serve) -> None:
     server = serve(max_connections=4)
     with contextlib.ExitStack() as stack:
         address = ("127.0.0.1", server.grid.port)
