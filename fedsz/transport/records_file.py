@@ -41,7 +41,8 @@ def _pieces(records: RecordDict) -> Iterator[Buffer]:
     size = sum(map(len, content.data))
     prefix = _PREFIX.pack(MAGIC, VERSION, 0, len(content.head), size)
     hashed = _stream.Xxh3()
-    for piece in (prefix, content.head, *content.data):
+    pieces: tuple[bytes | memoryview, ...] = (prefix, content.head, *content.data)
+    for piece in pieces:
         hashed.update(piece)
         yield piece
     yield hashed.digest()
