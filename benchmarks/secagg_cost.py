@@ -22,11 +22,10 @@ from fedsz.arrays import NDArray
 from fedsz.errors import ConfigError
 from fedsz.privacy.client import SecureClient
 from fedsz.privacy.graph import Assumptions, plan
-from fedsz.privacy.messages import Stage
 from fedsz.privacy.quantizer import Learned
 from fedsz.privacy.ring import Ring
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
-from fedsz.privacy.server import SecureServer
+from fedsz.privacy.server import SecureServer, Stage
 
 Result = TypeVar("Result")
 _FLOAT = 4  # bytes of a parameter that is not compressed
@@ -101,12 +100,6 @@ def main() -> None:
     clients = {i: SecureClient(i) for i in range(asked.clients)}
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, 1 << asked.bits, asked.tokens, np.uint64).astype(np.uint32)
-    answers: dict[Stage, Callable[[SecureClient, bytes], bytes]] = {
-        Stage.ADVERTS: SecureClient.advertise,
-        Stage.SHARES: SecureClient.share,
-        Stage.INPUTS: lambda client, data: client.mask(data, tokens),
-        Stage.REVEALED: SecureClient.reveal,
-    }
     sent = server.open(clients)
     while (stage := server.stage) is not Stage.OVER:
         if stage is Stage.INPUTS:
@@ -114,7 +107,11 @@ def main() -> None:
         of_client = of_server = 0.0
         up = down = 0
         for i, data in sent.items():
-            took, answer = timed(partial(answers[stage], clients[i], data))
+            client = clients[i]
+            if stage is Stage.INPUTS:
+                took, answer = timed(partial(client.mask, data, tokens))
+            else:
+                took, answer = timed(partial(client.answer, data))
             of_client += took
             took, _ = timed(partial(server.receive, i, answer))
             of_server += took

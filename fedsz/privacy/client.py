@@ -7,7 +7,7 @@ twice, and of each neighbour no more than one secret's share is ever revealed.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 import msgspec
 import numpy as np
@@ -28,7 +28,6 @@ from fedsz.privacy.messages import (
     Revealed,
     Roster,
     SealedShares,
-    Stage,
     Survivors,
     Terms,
     decode,
@@ -36,8 +35,6 @@ from fedsz.privacy.messages import (
     statement,
 )
 from fedsz.privacy.ring import Ring, Tokens
-
-M = TypeVar("M", bound=Message)
 
 
 class Demands(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +52,7 @@ class Demands(msgspec.Struct, frozen=True, kw_only=True):
 class _Round(msgspec.Struct, array_like=True, dict=True):
     """All that a client remembers of a round; most of it is secret."""
 
-    expects: Stage
+    expects: str  # the name of the message that comes next
     terms: Terms
     secrets: keys.Secrets
     roster: Roster | None = None
@@ -122,15 +119,36 @@ class SecureClient:
         assert self._round is not None
         return self._round.terms.bits
 
-    def advertise(self, data: bytes) -> bytes:
-        """Begin a round: take `Terms`, return an `Advert`; forget any round before.
+    def answer(self, data: bytes) -> bytes:
+        """Take a message of the server, and return what it asks for.
+
+        `Terms` begin a round, and ask for an `Advert`; any round before is forgotten. A `Roster`
+        asks for `SealedShares`, and `Survivors` for a `Consent` if keys are signed. If they are
+        not, these ask for `Revealed`, as `Consents` do.
 
         Raises:
-            RefusedRequest: the terms are less than the client demands, or it is in that round.
-            CorruptStream: these are no terms. So it is in every stage.
+            CorruptStream: it is no message, or is not signed as it should be.
+            RefusedRequest: it is not the one that comes next, or asks for what this client does not
+                agree to.
+            ConfigError: there are too few members, or too many.
         """
         before, self._round = self._round, None
-        terms = decode(data, Terms)
+        message = decode(data, Message)
+        if isinstance(message, Terms):
+            return encode(self._advertise(before, message))
+        kept = self._expecting(before, message)
+        if isinstance(message, Roster):
+            return encode(self._share(kept, message))
+        if isinstance(message, Survivors):
+            self._check_survivors(kept, message.clients)
+            kept.survivors = message.clients
+            return encode(_revealed(kept) if self._identity is None else self._consent(kept))
+        if isinstance(message, Consents):
+            self._check_consents(kept, message)
+            return encode(_revealed(kept))
+        raise RefusedRequest("sealed shares without a model")
+
+    def _advertise(self, before: _Round | None, terms: Terms) -> Advert:
         if before is not None and before.terms.round_id == terms.round_id:
             raise RefusedRequest("this round has begun already")
         self._check_terms(terms)
@@ -146,17 +164,10 @@ class SecureClient:
             signature = self._identity.sign(statement(terms, advert))
             shown = self._identity.certificate
             advert = msgspec.structs.replace(advert, certificate=shown, signature=signature)
-        self._round = _Round(Stage.SHARES, terms, drawn)
-        return encode(advert)
+        self._round = _Round(Roster.__name__, terms, drawn)
+        return advert
 
-    def share(self, data: bytes) -> bytes:
-        """Take the `Roster`, return `SealedShares` for the neighbours.
-
-        Raises:
-            RefusedRequest: the roster is not one that this client takes part in.
-            ConfigError: there are too few members, or too many.
-        """
-        kept, roster = self._take(Stage.SHARES, Roster, data)
+    def _share(self, kept: _Round, roster: Roster) -> SealedShares:
         members = Members(kept.terms, self._identity)
         for advert in roster.adverts:
             members.add(advert)
@@ -181,9 +192,13 @@ class SecureClient:
             theirs, about = members.adverts[other].cipher, members.about(self.client_id, other)
             sealed = keys.seal(kept.secrets.cipher, theirs, both, about, kept.terms.round_id)
             shares[other] = sealed
-        kept.expects, kept.roster = Stage.INPUTS, members.roster
+        kept.expects, kept.roster = SealedShares.__name__, members.roster
         self._round = kept
-        return encode(SealedShares(kept.terms.round_id, shares))
+        return SealedShares(kept.terms.round_id, shares)
+
+    def check_shares(self, data: bytes) -> None:
+        """Raise what `mask` would of a message that is not the one that comes next."""
+        self._expecting(self._round, decode(data, SealedShares))
 
     def mask(self, data: bytes, tokens: Tokens, about: bytes = NOTHING) -> bytes:
         """Take the neighbours' `SealedShares`, return ``tokens`` as `MaskedInput`.
@@ -195,11 +210,14 @@ class SecureClient:
                 do not cancel and signatures do not count.
 
         Raises:
-            RefusedRequest: shares of fewer neighbours than the threshold.
+            CorruptStream: these are no shares.
+            RefusedRequest: they are not what comes next, or of fewer neighbours than the threshold.
 
         If a share does not open, that is all that is said, and the round is forgotten.
         """
-        kept, sent = self._take(Stage.INPUTS, SealedShares, data)
+        before, self._round = self._round, None
+        sent = decode(data, SealedShares)
+        kept = self._expecting(before, sent)
         members, ring, secrets = kept.members, Ring(kept.terms.bits), kept.secrets
         if len(sent.shares) < members.plan.threshold:
             few, needed = len(sent.shares), members.plan.threshold
@@ -223,56 +241,27 @@ class SecureClient:
             seed = keys.pair_seed(secrets.mask, theirs, kept.terms.round_id, about)
             ring.add_mask(masked, seed, subtract=other < self.client_id)
         ring.reduce(masked)
-        signs = self._identity is not None
-        kept.expects = Stage.CONSENTS if signs else Stage.REVEALED
-        kept.about, self._round = about, kept
+        kept.expects, kept.about, self._round = Survivors.__name__, about, kept
         packed = memoryview(ring.pack(masked))
         return encode(MaskedInput(kept.terms.round_id, about, (), packed))
 
-    def consent(self, data: bytes) -> bytes:
-        """Take the `Survivors`, return a `Consent`; in rounds whose keys are signed.
-
-        Raises:
-            RefusedRequest: too few survivors, or others than members.
-        """
-        kept, survivors = self._take(Stage.CONSENTS, Survivors, data)
+    def _consent(self, kept: _Round) -> Consent:
         assert self._identity is not None
-        self._check_survivors(kept, survivors.clients)
-        kept.survivors = survivors.clients
-        kept.expects, self._round = Stage.REVEALED, kept
+        kept.expects, self._round = Consents.__name__, kept
         signature = self._identity.sign(kept.members.consent(kept.survivors, kept.about))
-        return encode(Consent(kept.terms.round_id, signature))
+        return Consent(kept.terms.round_id, signature)
 
-    def reveal(self, data: bytes) -> bytes:
-        """End the round: take `Consents`, or `Survivors` if keys are not signed; return `Revealed`.
-
-        Raises:
-            RefusedRequest: too few survivors or signatures, or others than members.
-        """
-        if self._identity is not None:
-            kept, consents = self._take(Stage.REVEALED, Consents, data)
-            self._check_consents(kept, consents)
-        else:
-            kept, survivors = self._take(Stage.REVEALED, Survivors, data)
-            self._check_survivors(kept, survivors.clients)
-            kept.survivors = survivors.clients
-        alive = frozenset(kept.survivors)
-        own = {c: both[:SHARE_BYTES] for c, both in kept.shares.items() if c in alive}
-        mask = {c: both[SHARE_BYTES:] for c, both in kept.shares.items() if c not in alive}
-        return encode(Revealed(kept.terms.round_id, own, mask))
-
-    def _take(self, stage: Stage, kind: type[M], data: bytes) -> tuple[_Round, M]:
-        """Return the round, which is forgotten until the stage has gone well, and the message."""
-        kept, self._round = self._round, None
+    def _expecting(self, kept: _Round | None, message: Message) -> _Round:
+        """Return the round in which a message is the one that comes next."""
         if kept is None:
             raise RefusedRequest("this client remembers no round of a secure sum")
-        if kept.expects is not stage:
-            expects = kept.expects.value
-            raise RefusedRequest(f"{kind.__name__} to a client that is to send {expects}")
-        message = decode(data, kind)
+        kind = type(message).__name__
         if message.round_id != kept.terms.round_id:
-            raise RefusedRequest(f"{kind.__name__} of another round")
-        return kept, message
+            raise RefusedRequest(f"{kind} of another round")
+        if kind != kept.expects:
+            raise RefusedRequest(f"{kind} to a client that waits for {kept.expects}")
+        self._check_terms(kept.terms)
+        return kept
 
     def _check_terms(self, terms: Terms) -> None:
         assumed, demands = terms.assumed, self.demands
@@ -307,3 +296,11 @@ class SecureClient:
         assert self._identity is not None
         for client, signature in consents.signatures.items():
             self._identity.check(members.adverts[client].certificate, said, signature)
+
+
+def _revealed(kept: _Round) -> Revealed:
+    """Return one share of each neighbour, and so of one of its two secrets."""
+    alive = frozenset(kept.survivors)
+    own = {c: both[:SHARE_BYTES] for c, both in kept.shares.items() if c in alive}
+    mask = {c: both[SHARE_BYTES:] for c, both in kept.shares.items() if c not in alive}
+    return Revealed(kept.terms.round_id, own, mask)

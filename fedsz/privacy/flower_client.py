@@ -33,7 +33,6 @@ from fedsz.flower.store import Records, RecordStore
 from fedsz.privacy.budget import MOST_NOISE, concentrated
 from fedsz.privacy.client import Demands, SecureClient
 from fedsz.privacy.identity import Identity
-from fedsz.privacy.messages import Stage
 from fedsz.privacy.noise import (
     RandomBytes,
     add_floats,
@@ -50,7 +49,6 @@ from fedsz.transport.node import LASTING
 logger = logging.getLogger(__name__)
 
 # Entries of the record of a secure sum in messages.
-STAGE: Final = "stage"  # the name of a `Stage`
 REQUEST: Final = "request"  # a message of `fedsz.privacy.messages`
 PLAN: Final = "plan"  # a `TokenPlan`, where the model is and no noise is asked for
 WEIGHTED_BY: Final = "weighted-by"  # the metric that is the weight
@@ -172,12 +170,11 @@ class SecureMember:
         """Return what a message says of a secure sum, if it is of one.
 
         Raises:
-            RefusedRequest: it is of none, or of no stage, and asks for an update.
+            RefusedRequest: it is of none, and asks for an update.
         """
         content = message.content if message.has_content() else RecordDict()
         record = content.get(SECURE)
         if isinstance(record, ConfigRecord):
-            _stage(record)
             return record
         if self._required and message.metadata.message_type.startswith(TRAIN):
             raise RefusedRequest("this client trains for secure sums only")
@@ -244,17 +241,8 @@ class SecureMember:
     def answer(self, request: ConfigRecord, message: Message, records: Records) -> Message:
         """Return the answer to a message without a model."""
         client = self._client(message, records)
-        answers = {
-            Stage.ADVERTS: client.advertise,
-            Stage.SHARES: client.share,
-            Stage.CONSENTS: client.consent,
-            Stage.REVEALED: client.reveal,
-        }
         try:
-            stage = _stage(request)
-            if stage not in answers:
-                raise RefusedRequest(f"no model, and a request for {stage.value}")
-            answer = answers[stage](_bytes(request, REQUEST))
+            answer = client.answer(_bytes(request, REQUEST))
         except FedszError as err:
             logger.warning("refused in a secure sum: %s", err)
             code = compat.ErrorCode.MOD_FAILED_PRECONDITION
@@ -275,15 +263,13 @@ class SecureMember:
         until the reply is masked.
 
         Raises:
-            RefusedRequest: it asks for something else; or noise was added in this round, or in a
+            RefusedRequest: it is not what comes next; or noise was added in this round, or in a
                 later one.
-            CorruptStream: it has no plan.
+            CorruptStream: it has no shares, or no plan.
             ConfigError: more or less than one model was sent, or one that has no sum.
             ModelMismatch: the plan is for another model.
         """
         client = self._client(message, store.records)
-        if (stage := _stage(request)) is not Stage.INPUTS:
-            raise RefusedRequest(f"a model, and a request for {stage.value}")
         noise = LocalNoise.asked(message.content)
         return _Masking(client, request, noise, store, session).mask
 
@@ -313,12 +299,14 @@ class _Masking:
         self._codec: NoisedCodec | TokenCodec
         if noise is None:
             self._codec = TokenCodec(TokenPlan.decode(_bytes(request, PLAN)), self._origin)
-            return
-        # Two sums of one round are two releases, and two of other survivors with the same noise
-        # would tell of few clients. A server that has crashed goes on with its next round.
-        if self._rounds_noised().get(session.request.run.hex(), -1) >= session.request.round:
-            raise RefusedRequest("this client has added its share of noise in this round before")
-        self._codec = NoisedCodec(NoisedPlan(client.bits, *noise), self._origin, client.plan)
+        else:
+            # Two sums of one round are two releases, and two of other survivors with the same
+            # noise would tell of few clients. A server that has crashed goes on with the next one.
+            if self._rounds_noised().get(session.request.run.hex(), -1) >= session.request.round:
+                what = "this client has added its share of noise in this round before"
+                raise RefusedRequest(what)
+            self._codec = NoisedCodec(NoisedPlan(client.bits, *noise), self._origin, client.plan)
+        client.check_shares(self._shares)
 
     def _rounds_noised(self) -> dict[str, Any]:
         """Return the last round in which a share of noise was added, by run."""
@@ -388,13 +376,6 @@ def _noised(
 def _keep(client: SecureClient, records: Records) -> None:
     if kept := client.to_bytes():
         records[SECURE] = ConfigRecord({_STATE: kept})
-
-
-def _stage(request: ConfigRecord) -> Stage:
-    name = request.get(STAGE)
-    if name not in Stage.__members__:
-        raise RefusedRequest(f"no stage {name!r} of a secure sum")
-    return Stage[str(name)]
 
 
 def _bytes(record: ConfigRecord, name: str) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,14 +35,13 @@ from fedsz.flower.refusal import Refusal, kind_of, reason, reason_of, refusing_f
 from fedsz.flower.requests import NO_REPLY
 from fedsz.flower.round_statistics import CountedReply, RoundStatistics
 from fedsz.flower.update import Update
-from fedsz.privacy.flower_client import ANSWER, PLAN, REQUEST, STAGE, WEIGHTED_BY, LocalNoise
+from fedsz.privacy.flower_client import ANSWER, PLAN, REQUEST, WEIGHTED_BY, LocalNoise
 from fedsz.privacy.graph import Assumptions
 from fedsz.privacy.identity import CertificateVerifier
-from fedsz.privacy.messages import Stage
 from fedsz.privacy.quantizer import Learned, TokenCodec, about, moved
 from fedsz.privacy.ring import MAX_BITS, MIN_BITS
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
-from fedsz.privacy.server import SecureServer, planned
+from fedsz.privacy.server import SecureServer, Stage, planned
 from fedsz.transport.replies import takes_replies_as_they_come
 
 logger = logging.getLogger("flwr.fedsz")
@@ -50,7 +49,7 @@ logger = logging.getLogger("flwr.fedsz")
 DROPPED_OUT: Final = "dropped out of a secure sum"
 STAGE_SECONDS: Final = 300.0  # that clients have for a message without a model
 MOST_EXAMPLES: Final = 1024  # that a client weighs at most in the first round
-MOST_SPOILT: Final = 3  # rounds in a row that shares have spoilt
+MOST_LOST: Final = 3  # rounds in a row that shares have spoilt, or in which no update came
 _STATE: Final = "secure"  # the record of a state that is of secure sums
 _NAMED: Final = 10  # nodes in an error
 
@@ -137,8 +136,7 @@ class SecureRounds:
 
     def _begin_run(self) -> None:
         self._known = Learned(MOST_EXAMPLES)
-        self._spoilt: list[Counter[int]] = []  # suspects of the last rounds, none of which counted
-        self._silent = 0  # rounds in a row in which no update came
+        self._lost: list[Counter[int]] = []  # suspects of the last rounds, none of which counted
 
     def state(self) -> dict[str, ConfigRecord]:
         """Return what another process goes on with, once a round is over. Nothing of it is secret.
@@ -212,17 +210,11 @@ class SecureRounds:
         server = SecureServer(codec.count, options.bits, options.assumed, options.verifier)
         round_ = _Round(requests, key, model, codec, server)
         try:
-            found = self._summed(round_, timeout)
+            return self._summed(round_, timeout)
         except AbortedRound as err:
-            self._note_spoilt(server.suspects)
-            self._silent = 0 if round_.answered else self._silent + 1
-            if self._silent >= MOST_SPOILT:
-                hint = "is FedSZMod() the first of the ClientApp's mods?"
-                what = f"no update came in {MOST_SPOILT} secure sums in a row"
-                raise TooFewReplies(f"{what}: {err}; {hint}") from err
+            if server.suspects or not round_.answered:
+                self._note_lost(server.suspects, err)
             return self._aborted(requests, round_.answered, err)
-        self._silent = 0
-        return found
 
     def _aborted(
         self, requests: Mapping[int, OpenRequest], blameless: Iterable[int], err: AbortedRound
@@ -232,21 +224,24 @@ class SecureRounds:
             self._fail(node, why, Refusal.QUORUM)
         return [error_of(asked.message, why) for asked in requests.values()]
 
-    def _note_spoilt(self, suspects: Counter[int]) -> None:
-        """Count a round that did not count, if shares that are garbage were in it.
+    def _note_lost(self, suspects: Counter[int], err: AbortedRound) -> None:
+        """Count a round that shares have spoilt, or in which no update came.
 
         Raises:
             TooFewReplies: it is the third in a row. Names who had a part in most of these shares:
                 neighbours change from round to round, and a liar meets others.
         """
-        if not suspects:
+        self._lost.append(suspects)
+        if suspects:
+            logger.warning("fedsz: shares that are garbage: %s", _most_suspect(suspects))
+        if len(self._lost) < MOST_LOST:
             return
-        self._spoilt.append(suspects)
-        logger.warning("fedsz: shares that are garbage: %s", _most_suspect(suspects))
-        if len(self._spoilt) >= MOST_SPOILT:
-            what = f"shares that are garbage have spoilt {MOST_SPOILT} secure sums in a row"
-            named = _most_suspect(sum(self._spoilt, Counter[int]()))
-            raise TooFewReplies(f"{what}; most of them: {named}")
+        if not (all_suspects := sum(self._lost, Counter[int]())):
+            hint = "is FedSZMod() the first of the ClientApp's mods?"
+            what = f"no update came in {MOST_LOST} secure sums in a row"
+            raise TooFewReplies(f"{what}: {err}; {hint}") from err
+        what = f"shares that are garbage have spoilt {MOST_LOST} secure sums in a row"
+        raise TooFewReplies(f"{what}; most of them: {_most_suspect(all_suspects)}") from err
 
     def _codec(
         self, model: Mapping[str, NDArray], clients: int, message: Message
@@ -279,7 +274,7 @@ class SecureRounds:
             raise AbortedRound("no client has any weight")
         mean = found.weight / len(survivors)
         self._known.learn(found, len(survivors))
-        self._spoilt = []
+        self._lost = []
         note = ReplyNote(tensors=len(round_.model), lossy=len(codec.sent))
         for node in survivors:
             parts = {round_.key: round_.updates[node].weighted(mean)}
@@ -296,78 +291,63 @@ class SecureRounds:
         ]
 
     def _go_through(self, round_: _Round, timeout: float | None) -> None:
-        """Take a round through its stages; raise `AbortedRound` if too few clients are left."""
-        server = round_.server
-        asked = server.open(round_.opened)
-        while server.stage is not Stage.OVER:
-            if server.stage is Stage.INPUTS:
-                self._sum_tokens(round_, asked, timeout)
+        """Carry the messages of a round; raise `AbortedRound` if too few clients are left."""
+        asked = round_.server.open(round_.opened)
+        while asked:
+            if round_.server.stage is Stage.INPUTS:
+                self._carry_with_model(round_, asked, timeout)
             else:
-                answers = self._ask(round_, asked, timeout)
-                for _ in self._taken(server, answers):
-                    pass
-                for node in asked.keys() - {reply.metadata.src_node_id for reply in answers}:
-                    self._fail(node, NO_REPLY)
-            asked = server.advance()
+                self._carry(round_, asked, timeout)
+            asked = round_.server.advance()
 
-    def _sum_tokens(
+    def _carry(self, round_: _Round, asked: Mapping[int, bytes], timeout: float | None) -> None:
+        """Send messages without a model, and give the server what comes back."""
+        limit = STAGE_SECONDS if timeout is None else min(STAGE_SECONDS, timeout)
+        out = []
+        for node, request in asked.items():
+            opened = round_.opened[node].message.metadata
+            content = RecordDict({SECURE: ConfigRecord({REQUEST: request})})
+            out.append(Message(content, node, opened.message_type, group_id=opened.group_id))
+        self._statistics.sent(0, sum(map(len, asked.values())))
+        silent = set(asked)
+        for reply in self._grid.inner.send_and_receive(out, timeout=limit):
+            silent.discard(node := reply.metadata.src_node_id)
+            if reply.has_error():
+                self._fail(node, reason_of(reply))
+            elif err := refused(round_.server, reply):
+                self._fail(node, reason(err), kind_of(err))
+        for node in silent:
+            self._fail(node, NO_REPLY)
+
+    def _carry_with_model(
         self, round_: _Round, asked: Mapping[int, bytes], timeout: float | None
     ) -> None:
         """Send the model, and have the server add up the tokens that come back."""
         key, plan, going = round_.key, round_.codec.plan, []
         for node in sorted(asked):
             request = round_.opened[node]
-            says: dict[str, Any] = {STAGE: Stage.INPUTS.name, REQUEST: asked[node]}
-            says |= {PLAN: msgspec.msgpack.encode(plan), WEIGHTED_BY: self._weighted_by}
+            says: dict[str, Any] = {REQUEST: asked[node], WEIGHTED_BY: self._weighted_by}
+            says[PLAN] = msgspec.msgpack.encode(plan)
             request.message.content[SECURE] = ConfigRecord(says)
             going.append(request)
-        if going:  # tokens are relative to the clients' reference model
-            reference = going[0].models[key].reference.arrays
-            round_.server.about = about(plan, dict(sorted(reference.items())))
-        for node, reply in self._taken(round_.server, self._grid.outcomes(going, timeout), key):
+        # Tokens are relative to the clients' reference model.
+        reference = going[0].models[key].reference.arrays
+        round_.server.about = about(plan, dict(sorted(reference.items())))
+        for reply in self._grid.outcomes(going, timeout):
+            node = reply.metadata.src_node_id
+            if reply.has_error():  # which the Grid has counted
+                continue
+            if err := refused(round_.server, reply, key):
+                if compat.records_in(reply.content, ArrayRecord):  # the Grid has counted a reply
+                    why = RefusedReply(kind_of(err), f"{DROPPED_OUT}: {reason(err)}")
+                    self._grid.withdraw([node], why)
+                else:
+                    self._fail(node, reason(err), kind_of(err))
+                continue
             round_.updates[node] = masked_update(reply, round_.model)
             content = {name: r for name, r in reply.content.items() if name != SECURE}
             reply.content = RecordDict(content)
             round_.answered[node] = reply
-
-    def _ask(
-        self, round_: _Round, asked: Mapping[int, bytes], timeout: float | None
-    ) -> list[Message]:
-        """Send messages without a model, and return the replies."""
-        limit = STAGE_SECONDS if timeout is None else min(STAGE_SECONDS, timeout)
-        out, stage = [], round_.server.stage
-        for node, request in asked.items():
-            opened = round_.opened[node].message.metadata
-            content = RecordDict({SECURE: ConfigRecord({STAGE: stage.name, REQUEST: request})})
-            out.append(Message(content, node, opened.message_type, group_id=opened.group_id))
-        self._statistics.sent(0, sum(map(len, asked.values())))
-        return list(self._grid.inner.send_and_receive(out, timeout=limit))
-
-    def _taken(
-        self, server: SecureServer, replies: Iterable[Message], key: str | None = None
-    ) -> Iterator[tuple[int, Message]]:
-        """Yield the replies that the server has taken, by their nodes; count why others are not.
-
-        Errors of those to a model, under its ``key``, are counted already.
-        """
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            try:
-                if not reply.has_error():
-                    with refusing_failures():
-                        answer = answer_in(reply)
-                        if key is not None:
-                            check_beside(reply, key)
-                        server.receive(node, answer)
-                    yield node, reply
-                elif key is None:
-                    self._fail(node, reason_of(reply))
-            except FedszError as err:
-                if key is not None and compat.records_in(reply.content, ArrayRecord):
-                    why = RefusedReply(kind_of(err), f"{DROPPED_OUT}: {reason(err)}")
-                    self._grid.withdraw([node], why)  # the Grid has counted it
-                else:
-                    self._fail(node, reason(err), kind_of(err))
 
     def _fail(self, node: int, why: str, kind: Refusal = Refusal.FAILED) -> None:
         """Count that a node has dropped out."""
@@ -396,6 +376,24 @@ def masked_update(reply: Message, model: Mapping[str, NDArray]) -> Update:
     answer, raw = answer_in(reply), sum(x.nbytes for x in model.values())
     digest = hashlib.sha256(answer).digest()
     return Update(ArrayRecord(), {}, None, {}, {}, raw, len(answer), digest)
+
+
+def refused(server: SecureServer, reply: Message, key: str | None = None) -> FedszError | None:
+    """Give a server what a reply has for it; return why it was not taken, if it was not.
+
+    Args:
+        server: of the round.
+        reply: without an error.
+        key: of the model that it replies to; None if it was sent none.
+    """
+    try:
+        with refusing_failures():
+            if key is not None:
+                check_beside(reply, key)
+            server.receive(reply.metadata.src_node_id, answer_in(reply))
+    except FedszError as err:
+        return err
+    return None
 
 
 def answer_in(reply: Message) -> bytes:

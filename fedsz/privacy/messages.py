@@ -8,7 +8,6 @@ ranges here is refused before anything else looks at it.
 from __future__ import annotations
 
 import hashlib
-from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar
 
@@ -48,17 +47,6 @@ Commitment = Annotated[bytes, _exactly(COMMITMENT_BYTES)]
 Signature = Annotated[bytes, msgspec.Meta(max_length=SIGNATURE_BYTES)]
 Certificate = Annotated[bytes, msgspec.Meta(max_length=CERTIFICATE_BYTES)]
 _AtMostAll = msgspec.Meta(max_length=MOST_CLIENTS)
-
-
-class Stage(Enum):
-    """What clients are asked for, in this order."""
-
-    ADVERTS = "public keys"
-    SHARES = "sealed shares"
-    INPUTS = "masked tokens"
-    CONSENTS = "signatures of the survivors"
-    REVEALED = "shares of secrets"
-    OVER = "nothing"
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
@@ -162,9 +150,9 @@ class Revealed(Message, frozen=True, array_like=True, tag=True):
 M = TypeVar("M", bound=Message)
 _encoder: Final = msgspec.msgpack.Encoder()
 # msgspec learns a type on its first use. Another thread that uses it meanwhile ends the process.
-_decoders: Final[dict[type[Message], msgspec.msgpack.Decoder[Any]]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in Message.__subclasses__()
-}
+_decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(
+    Terms | Advert | Roster | SealedShares | MaskedInput | Survivors | Consent | Consents | Revealed
+)
 
 
 def encode(message: Message) -> bytes:
@@ -173,7 +161,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | memoryview, kind: type[M], most: int = MOST_BYTES) -> M:
-    """Return the message of this kind that ``data`` is.
+    """Return the message that ``data`` is, of a kind: any for `Message`.
 
     Raises:
         CorruptStream: it is another one, or none.
@@ -183,9 +171,11 @@ def decode(data: bytes | memoryview, kind: type[M], most: int = MOST_BYTES) -> M
         what = f"a message {kind.__name__} of {len(data)} bytes; limit {most}"
         raise LimitExceeded(what)
     try:
-        message: M = _decoders[kind].decode(data)
+        message = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise CorruptStream(f"not a message {kind.__name__}: {err}") from err
+    if not isinstance(message, kind):
+        raise CorruptStream(f"not a message {kind.__name__}: a {type(message).__name__}")
     return message
 
 

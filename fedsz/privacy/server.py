@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
+from enum import Enum
 from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
@@ -28,7 +29,6 @@ from fedsz.privacy.messages import (
     Message,
     Revealed,
     SealedShares,
-    Stage,
     Survivors,
     Terms,
     decode,
@@ -38,6 +38,17 @@ from fedsz.privacy.ring import Ring, Tokens
 
 M = TypeVar("M", bound=Message)
 _NAMED: Final = 5  # clients in a message
+
+
+class Stage(Enum):
+    """What clients are asked for, in this order."""
+
+    ADVERTS = "public keys"
+    SHARES = "sealed shares"
+    INPUTS = "masked tokens"
+    CONSENTS = "signatures of the survivors"
+    REVEALED = "shares of secrets"
+    OVER = "nothing"
 
 
 class Total(NamedTuple):

@@ -22,20 +22,32 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fedsz.flower import FedSZMod, SecureMember, run_client
 from fedsz.flower.records import SECURE
-from fedsz.privacy.flower_client import REQUEST, STAGE
+from fedsz.privacy.flower_client import REQUEST
 
 STEP = 0.25
 
 
+# Kinds of messages that ask a client for something, if keys are not signed.
+KINDS = ["Terms", "Roster", "SealedShares", "Survivors"]
+
+
+def asked(message: Message) -> tuple[str, str]:
+    """Return the kind of a secure sum's message, and the round that it is of; "" of another."""
+    request: Any = message.content.get(SECURE, {})
+    if REQUEST not in request:
+        return "", ""
+    kind, round_id, *_ = msgspec.msgpack.decode(request[REQUEST])
+    return kind, round_id.hex()
+
+
 class DropOut:
-    """A mod that fails, or ends the process, in the clients and at the stage that are named."""
+    """A mod that fails, or ends the process, in the clients and at the message that are named."""
 
     def __init__(self, stage: str = "", clients: tuple[int, ...] = (), *, exits: bool = False):
         self.stage, self.clients, self.exits = stage, clients, exits
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        request: Any = message.content.get(SECURE, {})
-        if request.get(STAGE) == self.stage and context.node_config["i"] in self.clients:
+        if asked(message)[0] == self.stage != "" and context.node_config["i"] in self.clients:
             if self.exits:
                 os._exit(1)
             raise RuntimeError(f"drops out at {self.stage}")
@@ -49,13 +61,12 @@ class HoldsAt:
         self.stage, self.notes = stage, notes
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        request: Any = message.content.get(SECURE, {})
-        if stage := request.get(STAGE):
-            round_id = msgspec.msgpack.decode(request[REQUEST])[1]
+        stage, round_id = asked(message)
+        if stage:
             with self.notes.open("a") as notes:
-                notes.write(f"{stage} {round_id.hex()}\n")
-            asked = self.notes.read_text().split()
-            if stage == self.stage and asked.count(stage) == 2:
+                notes.write(f"{stage} {round_id}\n")
+            noted = self.notes.read_text().split()
+            if stage == self.stage and noted.count(stage) == 2:
                 Path("reached").touch()
                 while not Path("go").exists():
                     time.sleep(0.01)

@@ -11,8 +11,8 @@ import numpy as np
 from fedsz.errors import FedszError
 from fedsz.privacy.client import SecureClient
 from fedsz.privacy.graph import Assumptions
-from fedsz.privacy.messages import Stage, decode, encode
-from fedsz.privacy.server import SecureServer
+from fedsz.privacy.messages import decode, encode
+from fedsz.privacy.server import SecureServer, Stage
 
 Meddle = Callable[[Stage, int, bytes], bytes]
 
@@ -62,14 +62,9 @@ class Round:
     def answer(self, client: int, data: bytes) -> bytes:
         """Return what a client answers in this stage."""
         it = self.clients[client]
-        stages: Mapping[Stage, Callable[[bytes], bytes]] = {
-            Stage.ADVERTS: it.advertise,
-            Stage.SHARES: it.share,
-            Stage.INPUTS: lambda data: it.mask(data, self.tokens[client]),
-            Stage.CONSENTS: it.consent,
-            Stage.REVEALED: it.reveal,
-        }
-        return stages[self.server.stage](data)
+        if self.server.stage is Stage.INPUTS:
+            return it.mask(data, self.tokens[client])
+        return it.answer(data)
 
     def step(
         self, drops: int = 0, meddle: Meddle = lambda _stage, _client, data: data

@@ -13,9 +13,10 @@ from fedsz.errors import AbortedRound, TooFewReplies
 from fedsz.flower import StreamingFedAvg
 from fedsz.flower.records import SECURE
 from fedsz.privacy import keys
-from fedsz.privacy.flower_client import ANSWER, STAGE
-from fedsz.privacy.messages import MaskedInput, Revealed, SealedShares, Stage, decode
-from tests.privacy.secure_apps import DropOut
+from fedsz.privacy.flower_client import ANSWER
+from fedsz.privacy.messages import MaskedInput, Revealed, SealedShares, decode
+from fedsz.privacy.server import Stage
+from tests.privacy.secure_apps import DropOut, asked
 from tests.privacy.secure_rounds import Round, changed
 from tests.privacy.test_secure_sum import check, grid_of, local, run
 
@@ -125,23 +126,23 @@ def test_a_share_that_is_revealed_and_wrong_ends_the_round() -> None:
 
 
 class Meddler(DropOut):
-    """A client whose answers at a stage are changed."""
+    """A client whose answers to a kind of message are changed."""
 
-    def __init__(self, stage: Stage, change: Callable[[bytes], bytes]) -> None:
-        super().__init__(stage.name, (2,))
+    def __init__(self, kind: str, change: Callable[[bytes], bytes]) -> None:
+        super().__init__(kind, (2,))
         self._change = change
 
     def __call__(self, message: Any, context: Any, call_next: Any) -> Any:
-        asked: Any = message.content.get(SECURE, {})
+        kind, _ = asked(message)
         reply = call_next(message, context)
-        if asked.get(STAGE) == self.stage and context.node_config["i"] in self.clients:
+        if kind == self.stage and context.node_config["i"] in self.clients:
             record: Any = reply.content[SECURE]
             record[ANSWER] = self._change(record[ANSWER])
         return reply
 
 
 def test_three_rounds_with_a_bad_client_end_the_run_with_its_name() -> None:
-    grid = grid_of(local(Meddler(Stage.SHARES, garbage)))
+    grid = grid_of(local(Meddler("Roster", garbage)))
     liar = list(grid.get_node_ids())[2]
 
     with pytest.raises(
@@ -151,7 +152,7 @@ def test_three_rounds_with_a_bad_client_end_the_run_with_its_name() -> None:
 
 
 def test_a_round_that_counts_begins_the_count_anew() -> None:
-    drop = Meddler(Stage.SHARES, garbage)
+    drop = Meddler("Roster", garbage)
     grid = grid_of(local(drop))
     with pytest.raises(TooFewReplies):
         run(grid, StreamingFedAvg, rounds=3)

@@ -32,7 +32,7 @@ from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, SecureMember, SecureSum
 from fedsz.flower.records import KEY, SECURE, sealed, to_record
 from fedsz.privacy.budget import concentrated, epsilon_of
 from fedsz.privacy.client import Demands, SecureClient
-from fedsz.privacy.flower_client import ANSWER, REQUEST, STAGE, WEIGHTED_BY, LocalNoise
+from fedsz.privacy.flower_client import ANSWER, REQUEST, WEIGHTED_BY, LocalNoise
 from fedsz.privacy.graph import MOST_DEGREE, Assumptions, plan
 from fedsz.privacy.messages import (
     MOST_CLIENTS,
@@ -40,12 +40,12 @@ from fedsz.privacy.messages import (
     Revealed,
     Roster,
     SealedShares,
-    Stage,
     Survivors,
     Terms,
     decode,
     encode,
 )
+from fedsz.privacy.server import Stage
 from fedsz.transport.node import Node, StateFolder
 from tests.federation import Arrays, Visit, training
 from tests.privacy.secure_rounds import Round
@@ -84,7 +84,7 @@ def test_no_split_of_the_survivors_gets_both_secrets_of_a_client(n: int) -> None
             alive = tuple(sorted(round_.clients)) if place < split else tuple(others)
             told = encode(Survivors(members.roster.round_id, alive))
             try:
-                revealed = decode(round_.clients[client].reveal(told), Revealed)
+                revealed = decode(round_.clients[client].answer(told), Revealed)
             except FedszError:
                 continue
             own += victim in revealed.own
@@ -103,7 +103,7 @@ def test_a_roster_of_made_up_members_is_refused(
 ) -> None:
     client, round_id = SecureClient(5), secrets.token_bytes(32)
     terms = Terms(round_id, 16, 10, Assumptions(corrupt, dropout))
-    mine = decode(client.advertise(encode(terms)), Advert)
+    mine = decode(client.answer(encode(terms)), Advert)
     keys = (secrets.token_bytes(32) for _ in iter(int, 1))
     others = (
         Advert(round_id, 100 + i, next(keys), next(keys), next(keys)) for i in range(members - 1)
@@ -111,7 +111,7 @@ def test_a_roster_of_made_up_members_is_refused(
     roster = encode(Roster(round_id, (mine, *others)))
 
     with pytest.raises(FedszError, match=r"no secure sum of .*: lower corrupt or dropout"):
-        client.share(roster)
+        client.answer(roster)
 
 
 def test_a_roster_of_the_largest_size_has_a_plan_within_the_limit() -> None:
@@ -220,21 +220,20 @@ def sum_of(app: ClientApp, context: Context, run: bytes, number: int, first: int
     round_id = secrets.token_bytes(32)
     terms = encode(Terms(round_id, 24, MODEL["w"].size, Assumptions()))
 
-    def stage(name: str, request: bytes, **more: Any) -> Message:
-        record = ConfigRecord({STAGE: name, REQUEST: request, **more.pop("entries", {})})
+    def stage(request: bytes, **more: Any) -> Message:
+        record = ConfigRecord({REQUEST: request, **more.pop("entries", {})})
         return ask(app, context, **{SECURE: record}, **more)
 
-    reply: Any = stage("ADVERTS", terms).content[SECURE]
+    reply: Any = stage(terms).content[SECURE]
     advert = decode(reply[ANSWER], Advert)
     others = {i: SecureClient(i) for i in range(first, first + 7)}
-    made_up = [decode(other.advertise(terms), Advert) for other in others.values()]
+    made_up = [decode(other.answer(terms), Advert) for other in others.values()]
     roster = encode(Roster(round_id, (advert, *made_up)))
-    assert stage("SHARES", roster).has_content()
-    shares = {i: decode(other.share(roster), SealedShares).shares for i, other in others.items()}
+    assert stage(roster).has_content()
+    shares = {i: decode(other.answer(roster), SealedShares).shares for i, other in others.items()}
     to_it = SealedShares(round_id, {i: s[NODE] for i, s in shares.items() if NODE in s})
     request = Request(run=run, round=number, trains=True, base={}, reference={}, settings=DEFAULT)
     return stage(
-        "INPUTS",
         encode(to_it),
         entries={WEIGHTED_BY: "num-examples"},
         arrays=sealed(compress(MODEL, error_bound=1e-3)),

@@ -16,9 +16,9 @@ from fedsz.errors import AbortedRound, ConfigError, CorruptStream
 from fedsz.privacy import graph as graph_module
 from fedsz.privacy.graph import Assumptions, neighbours, plan
 from fedsz.privacy.identity import CertificateVerifier, Identity
-from fedsz.privacy.messages import MaskedInput, Stage, decode
+from fedsz.privacy.messages import MaskedInput, decode
 from fedsz.privacy.ring import Ring
-from fedsz.privacy.server import SecureServer
+from fedsz.privacy.server import SecureServer, Stage
 from tests.privacy.secure_rounds import Round, changed
 
 LOSSY = Assumptions(corrupt=0.1, dropout=0.25)
@@ -216,7 +216,7 @@ def test_signatures_are_of_the_plan_too(signed: Round) -> None:
 
     assert "has not signed this" in str(signed.refusals.pop(victim))
     with pytest.raises(CorruptStream, match="has not signed this"):
-        mine.reveal(next(iter(signed.sent.values())))
+        mine.answer(next(iter(signed.sent.values())))
 
 
 def test_a_certificate_is_for_one_client(

@@ -29,12 +29,12 @@ from fedsz.privacy.messages import (
     MaskedInput,
     Roster,
     SealedShares,
-    Stage,
     Survivors,
     Terms,
     decode,
     encode,
 )
+from fedsz.privacy.server import Stage
 from fedsz.transport.authority import Authority
 from tests.fuzz import SPECIAL
 from tests.privacy.secure_rounds import Round, changed
@@ -87,7 +87,7 @@ def of_another_round(stage: Stage) -> Edit:
 ABUSES: list[tuple[Stage, Edit, str]] = [
     *((stage, of_another_round(stage), "of another round") for stage in STAGES[1:]),
     *((at, of_another_round(of), "not a message|to a client that|of another round")
-      for at, of in product(STAGES[1:], STAGES) if at is not of),
+      for at, of in product(STAGES[1:], STAGES[1:]) if at is not of),
     (Stage.SHARES, roster(lambda a, mine: put(a, mine - 1, cipher=a[mine].cipher)), "repeats"),
     (Stage.SHARES, roster(lambda a, mine: put(a, mine - 1, mask=a[mine].cipher)), "repeats"),
     (Stage.SHARES, roster(lambda a, mine: put(a, mine - 1, commitment=a[mine].commitment)),
@@ -207,10 +207,10 @@ def test_keys_that_are_not_signed(tmp_path: Path) -> None:
     demanding = SecureClient(1, Identity(*pair, authority.ca.read_bytes()))
     (terms,) = set(Round(5).sent.values())
     with pytest.raises(RefusedRequest, match="keys are not signed"):
-        demanding.advertise(terms)
+        demanding.answer(terms)
     signed = changed(terms, Terms, assumed=Assumptions(signed=True))
     with pytest.raises(RefusedRequest, match="no certificate"):
-        SecureClient(1).advertise(signed)
+        SecureClient(1).answer(signed)
     with pytest.raises(ConfigError):
         Round(5, assumed=Assumptions(signed=True))
 

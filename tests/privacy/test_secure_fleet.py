@@ -40,7 +40,7 @@ def test_a_fleet_with_certificates_signs_its_keys(fleet: Fleet, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["INPUTS", "REVEALED"])
+@pytest.mark.parametrize("stage", ["SealedShares", "Survivors"])
 def test_a_server_that_is_killed_between_stages_makes_another_round(
     fleet: Fleet, stage: str
 ) -> None:
@@ -67,11 +67,14 @@ def test_a_server_that_is_killed_between_stages_makes_another_round(
     assert [(line["replies"], line["failures"]) for line in lines[1:]] == [(3, [])] * 4
     for i in range(3):
         notes = (fleet.folder / f"asked-{i}").read_text().splitlines()
-        once = [note for note in notes if not note.startswith("INPUTS")]  # the model may go again
+        # The model may go again.
+        once = [
+            note for note in notes if not note.startswith("SealedShares")
+        ]  # the model may go again
         assert len(once) == len(set(once))
         assert not [note for note in notes[len(asked) // 2 + 1 :] if note.endswith(asked[-1])]
-        revealed = sum(note.startswith("REVEALED") for note in notes)
-        assert revealed in ({4, 5} if stage == "REVEALED" else {4})
+        revealed = sum(note.startswith("Survivors") for note in notes)
+        assert revealed in ({4, 5} if stage == "Survivors" else {4})
 
 
 def test_a_run_ends_where_one_without_secure_sums_does() -> None:

@@ -19,8 +19,8 @@ import pytest
 from fedsz.flower import StreamingFedAvg
 from fedsz.flower.records import to_record, views_of
 from fedsz.privacy.graph import Assumptions
-from tests.privacy.secure_apps import STEP, examples_of, processes
-from tests.privacy.test_secure_sum import STAGES, check, expected, grid_of, initial, run
+from tests.privacy.secure_apps import KINDS, STEP, examples_of, processes
+from tests.privacy.test_secure_sum import check, expected, grid_of, initial, run
 
 if TYPE_CHECKING:
     from tests.conftest import Serve
@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.slow]
 
 N = 14
 STAY = 10
-LEAVERS = [(STAY + i, STAY + i + 1, stage) for i, stage in enumerate(STAGES)]  # one at each stage
-THERE = [*range(STAY), STAY + STAGES.index("REVEALED")]  # whose tokens are in the sum
+LEAVERS = [(STAY + i, STAY + i + 1, stage) for i, stage in enumerate(KINDS)]  # one at each stage
+THERE = [*range(STAY), STAY + KINDS.index("Survivors")]  # whose tokens are in the sum
 ALL: dict[str, Any] = {"min_available_nodes": N, "min_train_nodes": N}
 GRACE = 1.0  # seconds that the server waits for a connection which is gone
 

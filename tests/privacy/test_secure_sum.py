@@ -25,15 +25,16 @@ from fedsz.flower import (
 from fedsz.flower.records import SECURE, to_record, views_of
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.privacy.client import Demands
-from fedsz.privacy.flower_client import STAGE
+from fedsz.privacy.flower_client import REQUEST
 from fedsz.privacy.graph import Assumptions
 from fedsz.privacy.identity import CertificateVerifier, Identity
-from fedsz.privacy.messages import Stage
+from fedsz.privacy.messages import SealedShares, Terms, encode
 from fedsz.transport.authority import Authority
-from tests.privacy.secure_apps import STEP, DropOut, examples_of, secure_app, step_of
+from tests.privacy.secure_apps import KINDS, STEP, DropOut, examples_of, secure_app, step_of
 
+TERMS = encode(Terms(bytes(32), 20, 1281, Assumptions()))
+SHARES = encode(SealedShares(bytes(32), {}))
 N = 5  # of whom one may drop out
-STAGES = [stage.name for stage in Stage if stage not in (Stage.OVER, Stage.CONSENTS)]
 
 
 def initial() -> dict[str, np.ndarray]:
@@ -91,20 +92,20 @@ def test_any_average_is_the_mean(strategy: type[FedAvg]) -> None:
 
 
 @pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", KINDS)
 def test_clients_that_drop_out(stage: str, strategy: type[FedAvg]) -> None:
     grid = grid_of(local(DropOut(stage, (2,))))
 
     result = run(grid, strategy)
 
-    there = [i for i in range(N) if i != 2 or stage == "REVEALED"]
+    there = [i for i in range(N) if i != 2 or stage == "Survivors"]
     check(result, there)
     traffic = grid.take_traffic()
     assert traffic.replies == len(there)
     assert len(traffic.failures) == 1
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", KINDS)
 def test_a_round_of_which_too_many_drop_out_does_not_count(stage: str) -> None:
     grid = grid_of(local(DropOut(stage, (1, 2, 3, 4))))
 
@@ -157,10 +158,10 @@ def test_clients_that_train_for_secure_sums_only() -> None:
     assert any("this one asks for 3" in f.reason for f in few.take_traffic().failures)
 
 
-@pytest.mark.parametrize("record", [None, {}, {STAGE: "x"}, {STAGE: "ADVERTS"}, {STAGE: "INPUTS"}])
+@pytest.mark.parametrize("record", [None, {}, {REQUEST: b"x"}, {REQUEST: TERMS}, {REQUEST: SHARES}])
 @pytest.mark.parametrize("noted", [False, True])
 def test_a_demand_is_not_met_by_what_only_looks_like_a_secure_sum(
-    record: dict[str, str] | None, noted: bool
+    record: dict[str, bytes] | None, noted: bool
 ) -> None:
     """Nobody trains, and nothing leaves in clear."""
     trained: list[Message] = []
@@ -227,7 +228,7 @@ def test_keys_that_certificates_sign(tmp_path: Path) -> None:
     signed = {"assumed": Assumptions(signed=True), "verifier": verifier}
 
     check(run(grid_of(LocalGrid(secure_app(members=members), places), **signed)), list(range(N)))
-    drop = DropOut("CONSENTS", (2,))
+    drop = DropOut("Survivors", (2,))
     lossy = LocalGrid(secure_app(drop, members=members), places)
     check(run(grid_of(lossy, **signed)), list(range(N)))
     assert not run(grid_of(LocalGrid(secure_app(members=members), places)), StreamingFedAvg).arrays

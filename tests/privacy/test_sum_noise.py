@@ -19,9 +19,8 @@ from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.privacy.budget import epsilon_of
 from fedsz.privacy.flower_client import LocalNoise
 from fedsz.privacy.graph import Assumptions, plan
-from fedsz.privacy.messages import Stage
 from tests.federation import app_of
-from tests.privacy.secure_apps import DropOut
+from tests.privacy.secure_apps import KINDS, DropOut
 from tests.privacy.test_private_fedavg import ONE, C, Model, run
 
 pytestmark = pytest.mark.skipif(
@@ -31,7 +30,6 @@ pytestmark = pytest.mark.skipif(
 CLIENTS = 10  # of whom two may drop out, and one may collude
 NOISE = 4.0
 SIZE = 20_000
-STAGES = [stage.name for stage in Stage if stage not in (Stage.OVER, Stage.CONSENTS)]
 
 
 def strategy_of(**more: Any) -> PrivateFedAvg:
@@ -77,7 +75,7 @@ def test_the_sum_has_the_noise_of_all_and_the_accounted_one_is_of_the_honest() -
     assert strategy.epsilon == epsilon_of(NOISE / 2, 1, 1e-5, renyi=True)
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", KINDS)
 def test_those_who_stay_make_noise_enough(stage: str) -> None:
     """Two of ten may drop out, at any stage; and those before the roster do not count in it."""
     strategy = strategy_of()
@@ -85,8 +83,8 @@ def test_those_who_stay_make_noise_enough(stage: str) -> None:
 
     before, after = run(strategy, grid, start=model())
 
-    members = plan(CLIENTS - 2 * (stage == "ADVERTS"), Assumptions())
-    survivors = CLIENTS - 2 * (stage != "REVEALED")
+    members = plan(CLIENTS - 2 * (stage == "Terms"), Assumptions())
+    survivors = CLIENTS - 2 * (stage != "Survivors")
     found = noise_in(before, after, survivors)
     honest = members.least - members.corrupt
     assert survivors >= members.least
@@ -95,7 +93,7 @@ def test_those_who_stay_make_noise_enough(stage: str) -> None:
     assert grid.take_traffic().replies == survivors
 
 
-@pytest.mark.parametrize("stage", ["SHARES", "INPUTS"])
+@pytest.mark.parametrize("stage", ["Roster", "SealedShares"])
 def test_a_round_with_fewer_tells_nothing_and_is_spent(stage: str) -> None:
     strategy = strategy_of()
 

@@ -286,4 +286,4 @@ def test_a_client_that_was_put_back_within_a_sum_answers_no_other_round() -> Non
     second.step()
 
     with pytest.raises(Exception, match="of another round"):
-        SecureClient(client).restored(snapshot).share(second.sent[client])
+        SecureClient(client).restored(snapshot).answer(second.sent[client])
