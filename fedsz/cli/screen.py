@@ -32,50 +32,6 @@ PRIVATE: Final = {("epsilon" if n == "residual_ratio" else n): w for n, w in WID
 TRAIN: Final = "train"  # the type of a message
 
 
-class Lines:
-    """Prints lines, and what goes on when `QUIET_SECONDS` have passed since the last one.
-
-    All methods may be called from any thread.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._lock = threading.Lock()  # over what follows
-        self._printed = ""  # the last text that was printed
-        self._last = time.monotonic()  # when the last line was
-        self._ended = threading.Event()
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._remind, name="fedsz-lines", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-
-    def update(self, text: str, *, at_once: bool = False) -> None:
-        """Note that this goes on now; ``at_once`` prints it, unless it was the last text."""
-        self._text = text
-        if at_once:
-            self._print_text()
-
-    def say(self, text: str) -> None:
-        """Print lines."""
-        with self._lock:
-            self._last = time.monotonic()
-            say(text)
-
-    def _print_text(self) -> None:
-        with self._lock:
-            if self._text != self._printed:
-                self._printed, self._last = self._text, time.monotonic()
-                say(self._text)
-
-    def _remind(self) -> None:
-        while not self._ended.wait(1.0):
-            if time.monotonic() - self._last >= QUIET_SECONDS:
-                self._print_text()
-
-
 def heads_of(widths: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
     """Return the lines above the columns."""
     return tuple(zip(*(NUMBERS[n].heads if n != CLIENTS else ("", n) for n in widths), strict=True))
@@ -84,45 +40,73 @@ def heads_of(widths: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
 HEADS: Final = heads_of(WIDTHS)
 
 
-class RunTable(Lines):
-    """Shows events: a table that grows by a line a round, so that it reads the same in a file."""
+class RunTable:
+    """Shows events: a table that grows by a line a round, so that it reads the same in a file.
+
+    If no line was printed for `QUIET_SECONDS`, a line says what goes on. `show` may be called from
+    any thread.
+    """
 
     def __init__(self) -> None:
-        super().__init__("starting the server")
         self._round: RoundRecord | None = None
         self._is_zero = False  # whether the last round's updates were
         self._live = LiveRound()
         self._listening: Listening | None = None
         self._done: Done | None = None
+        self._shown = ""  # the last text of what goes on
+        self._quiet = False  # whether no line was printed since the reminder's last look
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._remind, name="fedsz-reminder", daemon=True).start()
+        return self
 
     def __exit__(self, *_: object) -> None:
-        super().__exit__()
+        self._ended.set()
         if self._done:
             self._summary(self._done)
         elif self._listening and self._round:
             way_on = f"continue with --resume {self._listening.run_dir}"
-            self.say(f"stopped in round {self._live.number}; {way_on}")
+            self._say(f"stopped in round {self._live.number}; {way_on}")
 
     def show(self, event: Event) -> None:
         """Take an event into the picture."""
         self._live.take(event)
         match event:
             case Watched(what, url):
-                self.say(f"{what} at {url}")
+                self._say(f"{what} at {url}")
             case Listening():
                 self._listening = event
-                self.say(f"listening on port {event.port}, results in {event.run_dir}")
+                self._say(f"listening on port {event.port}, results in {event.run_dir}")
                 if event.privacy:
-                    self.say(event.privacy)
+                    self._say(event.privacy)
             case Client(client_id, what, detail) if not self._done:
                 if what not in ("joined", "received"):
                     named = f"client {client_id}" if client_id else "a client"
-                    self.say(f"{named} {what}: {detail}")
+                    self._say(f"{named} {what}: {detail}")
             case RoundRecord():
                 self._end_round(event)
             case Done():
                 self._done = event
-        self.update(self._live.text(), at_once=not self._round)
+        if not self._round:
+            self._say_what_goes_on()
+
+    def _say(self, text: str) -> None:
+        self._quiet = False
+        say(text)
+
+    def _say_what_goes_on(self) -> None:
+        """Say it once."""
+        text = self._live.text()
+        if text != self._shown:
+            self._shown = text
+            self._say(text)
+
+    def _remind(self) -> None:
+        while not self._ended.wait(QUIET_SECONDS):
+            if self._quiet:
+                self._say_what_goes_on()
+            self._quiet = True
 
     def _end_round(self, record: RoundRecord) -> None:
         if not self._round:
@@ -130,19 +114,19 @@ class RunTable(Lines):
                 self._print_row(heads)
         self._round = record
         for failure in record.failures:
-            self.say(f"round {record.round} without {failure.client}: {failure.reason}")
+            self._say(f"round {record.round} without {failure.client}: {failure.reason}")
         self._print_row(cells(record))
         if record.uncounted:
-            self.say(f"round {record.round} does not count: {record.uncounted}")
+            self._say(f"round {record.round} does not count: {record.uncounted}")
         if record.is_zero and not self._is_zero:
-            self.say(f"round {record.round}: {ALL_ZERO}")
+            self._say(f"round {record.round}: {ALL_ZERO}")
         self._is_zero = record.is_zero
         if record.ended:
-            self.say(f"the run ends after round {record.round}: {record.ended}")
+            self._say(f"the run ends after round {record.round}: {record.ended}")
 
     def _summary(self, done: Done) -> None:
         if not self._round:
-            self.say(f"all rounds were over; results in {done.run_dir}")
+            self._say(f"all rounds were over; results in {done.run_dir}")
             return
         of = done.totals
         took = f"after {count(done.rounds, 'round')} in {done.round_seconds:.1f} s"
@@ -159,11 +143,11 @@ class RunTable(Lines):
         else:
             lines.append("no client sent an update that could be used")
         lines += failure_lines(done.failures)
-        self.say("\n".join((*lines, f"results in {done.run_dir}")))
+        self._say("\n".join((*lines, f"results in {done.run_dir}")))
 
     def _print_row(self, row: tuple[str, ...]) -> None:
         padded = (f"{cell:>{width}}" for cell, width in zip(row, WIDTHS.values(), strict=True))
-        self.say(" ".join(padded))
+        self._say(" ".join(padded))
 
 
 def failure_lines(failures: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -214,71 +198,61 @@ def events_shown(*, json: bool) -> Iterator[Callable[[Event], None]]:
         raise click.exceptions.Exit(1)
 
 
-class ClientLines(Lines):
-    """Shows a client's events: a line for each round."""
+class ClientLines:
+    """Prints a client's events: a line for each round."""
 
     def __init__(self, server: str) -> None:
-        super().__init__("starting the client")
         self._server = server
         self._joined = False
         self._said_why = False  # that it cannot reach the server, since it last could
         self._rounds = self._sent = 0  # rounds trained, and bytes of all replies
         self._received = 0  # bytes of the message in work
         self._work = LinkEvent(EventKind.WORKING, "")  # the last one
-        self._begun = time.monotonic()  # when the work began
-        self._took: float | None = None  # seconds, once it is done
+        self._began = time.monotonic()  # when the work did
         self._farewell = ""
 
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(self, *error: object) -> None:
-        super().__exit__()
         if self._joined:
             how = "ended early" if any(error) else self._farewell
-            what = f"{count(self._rounds, 'round')} trained, {size(self._sent)} sent"
-            self.say(f"{how}: {what}")
+            say(f"{how}: {count(self._rounds, 'round')} trained, {size(self._sent)} sent")
 
     def show(self, event: LinkEvent) -> None:
         """Take an event into the picture."""
         match event.kind:
-            case EventKind.CONNECTING:
-                self.update(f"connecting to {self._server}", at_once=not self._said_why)
-            case EventKind.WAITING:
-                text = f"no link to {self._server}: {event.detail}"
-                self.update(text, at_once=not self._said_why)
+            case EventKind.CONNECTING if not self._said_why:
+                say(f"connecting to {self._server}")
+            case EventKind.WAITING if not self._said_why:
+                say(f"no link to {self._server}: {event.detail}")
                 self._said_why = True
             case EventKind.JOINED:
                 self._joined, self._said_why = True, False
-                self.say(f"joined {self._server} as {event.client_id}")
-                self.update("waiting for the next round")
+                say(f"joined {self._server} as {event.client_id}")
             case EventKind.LEFT:
                 self._farewell = event.detail
             case EventKind.RECEIVED:
                 self._received = event.size
             case EventKind.WORKING:
-                self._work, self._begun, self._took = event, time.monotonic(), None
-                self.update(f"working on {_round(event)}")
-            case EventKind.SENDING:
-                if self._took is None:  # else it is sent once more
-                    self._took = time.monotonic() - self._begun
-                self.update(f"uploading {size(event.size)}")
+                self._work, self._began = event, time.monotonic()
+            case EventKind.FAILED:
+                say(f"{self._work_name}: {event.detail}")
             case EventKind.SENT:
                 self._count(event)
-            case EventKind.FAILED:
-                self._end(event.detail)
 
     def _count(self, sent: LinkEvent) -> None:
         self._sent += sent.size
         if sent.detail:
-            self._end(f"failed: {sent.detail}")
+            say(f"{self._work_name}: failed: {sent.detail}")
             return
-        self._rounds += self._work.detail == TRAIN
-        work = "trained" if self._work.detail == TRAIN else "worked"
-        received, took = size(self._received), duration(self._took or 0.0)
-        self._end(f"received {received}, {work} {took}, sent {size(sent.size)}")
+        trains = self._work.detail == TRAIN
+        self._rounds += trains
+        work, took = "trained" if trains else "worked", duration(time.monotonic() - self._began)
+        sizes = f"received {size(self._received)}, sent {size(sent.size)}"
+        say(f"{self._work_name}: {sizes}; {work} and sent in {took}")
 
-    def _end(self, how: str) -> None:
-        self.say(f"{_round(self._work)}: {how}")
-        self.update("waiting for the next round")
-
-
-def _round(work: LinkEvent) -> str:
-    return f"round {work.round}" if work.round else f"a {work.detail!r} message"
+    @property
+    def _work_name(self) -> str:
+        round_ = self._work.round
+        return f"round {round_}" if round_ else f"a {self._work.detail!r} message"

@@ -273,7 +273,6 @@ class _Link:
     def _upload(self, message_id: str) -> Iterator[bytes]:
         """Yield the frames of a reply for as long as the server wants it."""
         if (reply := self._reply(message_id)) is not None:
-            self._tell(EventKind.SENDING, message_id=message_id, size=reply.size)
             yield from takewhile(lambda _: self._reply(message_id) is not None, frames(reply))
 
     def _reply(self, message_id: str) -> EncodedMessage | None:

@@ -21,7 +21,6 @@ class EventKind(StrEnum):
     LEFT = "left"
     WAITING = "waiting"  # the client has no server yet, or no longer
     WORKING = "working"  # the client's app has begun to answer a message; `detail` is its type
-    SENDING = "sending"  # the client begins to send a reply
     RECEIVED = "received"  # a message of `size` bytes
     SENT = "sent"  # likewise; on the client: and the server has it. `detail`: it is an error
     FAILED = "failed"  # the server gave up on a message; `detail` says why
@@ -45,7 +44,7 @@ class LinkEvent:
 OnEvent = Callable[[LinkEvent], None]
 
 # Not in the log of a process: they come by the message.
-_ROUTINE = frozenset((EventKind.WORKING, EventKind.SENDING, EventKind.RECEIVED, EventKind.SENT))
+_ROUTINE = frozenset((EventKind.WORKING, EventKind.RECEIVED, EventKind.SENT))
 
 
 def tell(on_event: OnEvent | None, event: LinkEvent) -> None:
