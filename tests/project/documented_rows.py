@@ -1,4 +1,4 @@
-"""What the checked-in rows say of the numbers in README and docs."""
+"""What checked-in rows, and the paper, say of the numbers in README and docs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +14,15 @@ import pyarrow.parquet as pq
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from benchmarks.paper import published
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.report.rate_accuracy import RateAccuracy, rate_accuracies
-from fedsz.report.runs import Group, Run, Setting, Spread, named, settings_of
+from fedsz.report.runs import Run, Setting, Spread, settings_of
 from fedsz.report.source import read_source
 from tests.conftest import ROOT
 
 NUMBER = re.compile(r"(?<![\w.:@-])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?![\w-]|\.\d)")
+CODECS = "docs/results/codecs.txt"
 DATASETS = {"CIFAR-10": "cifar10", "Fashion-MNIST": "fashion_mnist"}
 WAYS = {
     "sz2": "weights:sz2@0.01",
@@ -40,6 +42,10 @@ WAYS = {
     "sparseloco": "feedback:decay=0.95>topk:k=64,chunk=4096>centroids/0.015",
     "top-k of 1 %, ternary": "feedback>topk>ternary/0.015",
 }
+
+
+def numbers_of(cell: str) -> list[float]:
+    return [float(number.replace(",", "")) for number in NUMBER.findall(cell)]
 
 
 class Row(NamedTuple):
@@ -105,18 +111,15 @@ def over(rounds: slice, of: Setting, way: RateAccuracy) -> list[float]:
     return interval(Spread.of(fmean(sent[s][rounds]) - fmean(plain[s][rounds]) for s in sent))
 
 
-# What tables and sentences say of a way.
+# What tables say of a way.
 NUMBERS: Mapping[str, Callable[[Setting, RateAccuracy], list[float]]] = {
     "seeds": lambda _, way: [way.difference.count if way.difference else 0],
     "up": lambda _, way: [way.up],
     "down": lambda _, way: [way.down],
     "total": lambda _, way: [way.total],
-    "fewer": lambda _, way: [way.fewer],
     "mean": lambda _, way: interval(way.difference)[:1],
     "points": lambda _, way: interval(way.difference),
-    "course": lambda of, way: over(slice(1, None), of, way),
     "late": lambda of, way: over(slice(-20, None), of, way),
-    "plain": lambda of, _: [100 * fmean({r.seed: r.accuracy for r in of.baseline}.values())],
 }
 
 
@@ -170,32 +173,40 @@ def compared_large(row: Row) -> list[float]:
     return [x for numbers in on_large("total late", row.labels[0]) for x in numbers]
 
 
-def lost_on_large() -> list[float]:
-    """Least and greatest loss of low rank, of DGC and of rTop-k."""
-    groups = ["feedback>powersgd", "atomo"], ["dgc>topk:k=10%"], ["feedback>rtopk"]
-    found = [sorted(-late for way in of for late, _ in on_large("late", way)) for of in groups]
-    return [x for losses in found for x in (losses[0], losses[-1])]
+def text(page: str) -> str:
+    return (ROOT / page).read_text("utf-8")
 
 
-def worst_at_the_knee() -> list[float]:
-    """Of `cnn` at 1e-2, over codecs and data sets."""
-    labels = [f"weights{codec}@0.01" for codec in ("", ":sz2", ":szx")]
-    return [min(x for label in labels for x in on_both("mean", label, "sweep"))]
+def beside_the_others(row: Row) -> list[float]:
+    """A row of the first table of docs/results/codecs.txt: ``cnn update, std 1``."""
+    (table, _), *_ = tables(text(CODECS))
+    (found,) = (of.cells for of in rows(table) if ", ".join(of.labels) == row.labels[0])
+    return [x for cell in found for x in numbers_of(cell)[:1]]
 
 
-def swallowed() -> list[float]:
-    where = {"dataset": "fashion_mnist", "model": "mobilenetv2"}
-    labels = ("weights:sz2@0.01", "weights@0.01")
-    return sorted(-x for label in labels for x in told("mean", label, "sweep", **where))
+@cache
+def codecs(data: str) -> dict[tuple[str, str], list[float]]:
+    """Ratio and both speeds of a part of docs/results/codecs.txt, by bound and codec."""
+    (table, _), *_ = tables(text(CODECS).split(f"\n### {data}\n")[1])
+    return {
+        row.labels: [x for i in (0, 2, 4) for x in numbers_of(row.cells[i])[:1]]
+        for row in rows(table)
+    }  # fmt: skip
 
 
-def ratios_at_the_knee() -> list[float]:
-    """Median of SZx's at 1e-2, least and greatest of uniform's, over models and data sets."""
-    theirs, ours = (
-        [x for model in ("cnn", "mobilenetv2") for x in on_both("up", label, "sweep", model)]
-        for label in ("weights:szx@0.01", "weights@0.01")
-    )
-    return [median(theirs), min(ours), max(ours)]
+def codec_speeds(row: Row) -> list[float]:
+    names = {"uniform, AVX2 alone": "uniform (AVX2)", "uniform, no SIMD": "uniform (no SIMD)"}
+    name = row.labels[0].replace("*", "")
+    name = names.get(name, name)
+    update = codecs("alexnet update").get(("std 1", name), ())
+    return [*codecs("resnet50 weights")["rel 1e-2", name], *update]
+
+
+def published_ratios(row: Row) -> list[float]:
+    """The paper's half of Table I; ours are measured, and marked."""
+    (codec,) = row.labels
+    models = published.MODELS if codec in published.CODECS else ()
+    return [published.TABLE_1[model, codec, published.RECOMMENDED_BOUND].ratio for model in models]
 
 
 @cache
@@ -218,29 +229,6 @@ def core(row: Row) -> list[float]:
     runs = list(auto.values())
     saved = (fmean(run[name] for run in runs) for name in ("up", "down", "both"))
     return [len(runs[0]["accuracies"]), len(runs), fmean(points), min(points), *saved]
-
-
-def group(codec: str, bound: str = "rel:0.01", dataset: str = "cifar10") -> Group:
-    """mobilenetv2's runs of the sweep."""
-    groups = setting("sweep", dataset=dataset, model="mobilenetv2").groups
-    (found,) = (g for g in groups if (g.label, named(g.bound, "")) in ((codec, bound), (codec, "")))
-    return found
-
-
-def seconds_at_10_mbps() -> list[float]:
-    found = []
-    for codec in ("uncompressed", "sz2", "uniform"):
-        of = group(codec).updates
-        plain = codec == "uncompressed"
-        transfer = median(8 * (u.raw_bytes if plain else u.sent_bytes) / 10e6 for u in of)
-        work = 0.0 if plain else median(u.coding_seconds for u in of)
-        found.append(median(u.train_seconds for u in of) + transfer + work)
-    return [*found, median(u.train_seconds for u in group("uniform").updates)]
-
-
-def pays_below() -> list[float]:
-    units = {"sz2": 1e6, "szx": 1e9, "uniform": 1e9}
-    return [median(u.worth_below for u in group(x).updates) / of for x, of in units.items()]
 
 
 SETTINGS: Mapping[str, dict[str, Any]] = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -18,9 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 pytest.importorskip("benchmarks")
 
-from tests.conftest import ROOT
 from tests.project import documented_rows as rows
-from tests.project import documented_text as texts
 from tests.project.documented_rows import NUMBER, Row
 from tests.project.snippets import DOCS
 
@@ -54,14 +51,6 @@ class Table(NamedTuple):
     marked: bool = False  # since not all of it is recomputed
 
 
-class Sentence(NamedTuple):
-    """Text with N for each number, and what these should be."""
-
-    page: str
-    says: str
-    recomputed: Callable[[], Sequence[float]]
-
-
 TUNED, LORA, MOBILE = "methods-large", {"model": "minilm-lora"}, ("sweep", "mobilenetv2")
 
 
@@ -71,8 +60,8 @@ def of(told: Callable[..., list[float]], what: str, *files: str, **conditions: s
 
 
 TABLES = [
-    Table(CODECS, "`uniform`, AVX2 alone", texts.codec_speeds),
-    Table(CODECS, "| cnn weights, rel 1e-2 |", texts.beside_the_others),
+    Table(CODECS, "`uniform`, AVX2 alone", rows.codec_speeds),
+    Table(CODECS, "| cnn weights, rel 1e-2 |", rows.beside_the_others),
     Table(
         "README.md",
         "Fashion-MNIST, FedSZ as published",
@@ -88,54 +77,8 @@ TABLES = [
     Table(PAPER, "| cnn, CIFAR-10", rows.by_bound),
     Table(PAPER, "| uniform, steps (`--update delta`)", of(rows.on_both, "points up", "accuracy")),
     Table(PAPER, "| steps, one standard deviation", of(rows.on_both, "mean up", *MOBILE)),
-    Table(PAPER, "| | AlexNet | MobileNetV2 |", texts.published_ratios, marked=True),
+    Table(PAPER, "| | AlexNet | MobileNetV2 |", rows.published_ratios, marked=True),
 ]
-SENTENCES = [
-    Sentence(
-        COMPARED,
-        "`powersgd` and `atomo` lose N to N points, `dgc>topk:k=10%` N to N, and `rtopk` N to N,"
-        " more than `topk` at about the same bytes.",
-        rows.lost_on_large,
-    ),
-    Sentence(PAPER, "sweep.parquet), N runs;", lambda: [len(rows.runs("sweep"))]),
-    Sentence(PAPER, "on Fashion-MNIST (N after five short rounds)", rows.worst_at_the_knee),
-    Sentence(PAPER, "range swallows them: N to N points", rows.swallowed),
-    Sentence(PAPER, "(N times smaller, where `uniform` is N to N)", rows.ratios_at_the_knee),
-    Sentence(
-        PAPER,
-        "takes a client N s uncompressed, N s with `sz2`, N s with `uniform`, of which N s are",
-        rows.seconds_at_10_mbps,
-    ),
-    Sentence(
-        PAPER,
-        "pays below N Mbps with `sz2`, N Gbps with `szx` and N Gbps with `uniform`",
-        rows.pays_below,
-    ),
-    Sentence(
-        PAPER,
-        "has N million parameters, and we count N with 10 classes and N with 1000. MobileNetV2's N"
-        " and AlexNet's N need 1000 classes (N and N), but MobileNetV2's lossy share of N %",
-        texts.table_3,
-    ),
-    *(
-        Sentence(
-            PAPER,
-            f"{model}, {name} (N %) | sz2",
-            partial(rows.told, "plain", "uncompressed", "sweep", dataset=dataset, model=model),
-        )
-        for model in ("cnn", "mobilenetv2")
-        for name, dataset in rows.DATASETS.items()
-    ),
-    Sentence(
-        PAPER,
-        "| rel 1e-2 | CIFAR-10 (N %) | ratio | Fashion-MNIST (N %) | ratio |",
-        lambda: rows.on_both("plain", "uncompressed", "accuracy"),
-    ),
-]  # fmt: skip
-
-
-def text(page: str) -> str:
-    return (ROOT / page).read_text("utf-8")
 
 
 def agree(printed: str, recomputed: Sequence[float]) -> bool:
@@ -151,27 +94,16 @@ def agree(printed: str, recomputed: Sequence[float]) -> bool:
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.anchor.strip("| "))
 def test_tables(table: Table) -> None:
-    (found,) = (block for block, _ in rows.tables(text(table.page)) if table.anchor in block)
+    (found,) = (block for block, _ in rows.tables(rows.text(table.page)) if table.anchor in block)
     wrong = {}
     for row in rows.rows(found):
         recomputed = table.recomputed(row)
-        printed = texts.first_numbers(row) if table.marked else " ".join(row.cells)
+        # Of a marked table, the first number of each cell is recomputed.
+        printed = " ".join(cell.split("/")[0] if table.marked else cell for cell in row.cells)
         if not agree(printed, recomputed):
             wrong[row.labels] = (printed, [float(f"{value:.6g}") for value in recomputed])
 
     assert wrong == {}
-
-
-@pytest.mark.parametrize("sentence", SENTENCES, ids=lambda sentence: sentence.says[:50])
-def test_sentences(sentence: Sentence) -> None:
-    parts = re.split(r"\bN\b", " ".join(sentence.says.split()))
-    escaped = (re.escape(part).replace(r"\ ", r"\s+") for part in parts)
-    pattern = f"({NUMBER.pattern})".join(escaped)
-    (found,) = re.finditer(pattern, text(sentence.page))
-
-    recomputed = sentence.recomputed()
-
-    assert agree(" ".join(found.groups()), recomputed), (found.group(), recomputed)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -179,7 +111,7 @@ def test_every_measured_table_is_recomputed_or_marked(page: str) -> None:
     anchors = [table.anchor for table in TABLES if table.page == page and not table.marked]
     unknown = [
         block.splitlines()[0]
-        for block, after in rows.tables(text(page))
+        for block, after in rows.tables(rows.text(page))
         if not any(anchor in block for anchor in anchors) and not MARK.match(after)
     ]
 
