@@ -125,16 +125,14 @@ def _settings(runs: Sequence[Run]) -> Iterator[tuple[Setting, str]]:
     Runs that lack their last round, or in which no client trained, are left out. So are those of
     seeds that some codec or bound lacks, if there are seeds that all have.
     """
-    for setting in settings_of(run for run in runs if _whole(run)):
+    for setting in settings_of(run for run in runs if _ended(run)):
         seeds = set.intersection(*({run.seed for run in group.runs} for group in setting.groups))
         shared = tuple(run for run in setting.runs if run.seed in seeds) or setting.runs
         yield dataclasses.replace(setting, runs=shared), setting.title.partition(" on ")[2]
 
 
-def _whole(run: Run) -> bool:
-    trained = run.trained
-    last = trained[-1].round if trained else 0
-    return last == run.conditions["rounds"] and any(done.replies for done in trained)
+def _ended(run: Run) -> bool:
+    return not run.missing_rounds and any(done.replies for done in run.trained)
 
 
 def _of(setting: Setting, codec: str, bound: float) -> list[Run]:

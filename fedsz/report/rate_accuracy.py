@@ -9,8 +9,6 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Final
 
-import numpy as np
-
 from fedsz.experiments.scheme import Scheme
 from fedsz.report.runs import UNCOMPRESSED, Run, Setting, Spread
 
@@ -28,7 +26,6 @@ class RateAccuracy:
     up: float  # how many times fewer bytes than uncompressed, over whole runs
     down: float
     total: float
-    fewer: float  # how many times fewer bytes up than `PUBLISHED`, seed by seed; NaN without it
     difference: Spread | None  # of the last accuracy to uncompressed, seed by seed, as a share
     # After each round, means over the seeds: all bytes so far, and the accuracy.
     course: tuple[tuple[float, float], ...]
@@ -79,12 +76,9 @@ def best(ways: Sequence[RateAccuracy], number: int) -> list[RateAccuracy]:
 
 def _rate_accuracy(setting: Setting, runs: Sequence[Run], reach: float | None) -> RateAccuracy:
     plain = {run.seed: run for run in setting.baseline}
-    published = [run for run in setting.runs if run.way == PUBLISHED]
-    (raw_up, raw_down), (up, down) = _moved(runs)
-    seeds = {run.seed for run in runs} & {run.seed for run in published}
-    theirs, ours = (
-        _moved([run for run in some if run.seed in seeds])[1] for some in (published, runs)
-    )
+    trained = [r for run in runs for r in run.trained]
+    names = ("raw_up", "raw_down", "sent_up", "sent_down")
+    raw_up, raw_down, up, down = (sum(getattr(r, name) for r in trained) for name in names)
     if reach is None:
         most = {
             seed: max(filter(math.isfinite, run.accuracies), default=math.inf)
@@ -99,7 +93,6 @@ def _rate_accuracy(setting: Setting, runs: Sequence[Run], reach: float | None) -
         up=_ratio(raw_up, up),
         down=_ratio(raw_down, down),
         total=_ratio(raw_up + raw_down, up + down),
-        fewer=_ratio(theirs[0], ours[0]),
         difference=setting.difference(runs),
         course=_course(runs),
         reached=tuple(
@@ -107,14 +100,6 @@ def _rate_accuracy(setting: Setting, runs: Sequence[Run], reach: float | None) -
             for goal in goals
         ),
     )
-
-
-def _moved(runs: Sequence[Run]) -> list[list[float]]:
-    """Return the bytes of all rounds before compression, up and down, and the same after it."""
-    trained = [r for run in runs for r in run.trained]
-    done = [((r.raw_up, r.raw_down), (r.sent_up, r.sent_down)) for r in trained]
-    found: list[list[float]] = np.reshape(done, (-1, 2, 2)).sum(axis=0).tolist()
-    return found
 
 
 def _ratio(raw: float, sent: float) -> float:

@@ -191,16 +191,6 @@ def test_a_way_is_read_back_from_a_table() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        ({"data_dir": "here"}, {"data_dir": "there"}, True),
-        ({}, {"seed": 1}, False),
-        ({}, {"error_bound": 1e-3}, False),
-        ({}, {"rounds": 9}, False),
-        ({}, {"image_size": 16}, False),
-        ({}, {"codec": "szx"}, False),
-        ({}, {"update": "delta"}, False),
-        ({}, {"downlink": "std:1"}, False),
-        ({}, {"policy": "auto"}, False),
-        ({}, {"deadline_factor": 2.0}, False),
         # No bound controls these.
         ({"codec": "raw", "error_bound": 1e-3}, {"codec": "raw", "error_bound": 1e-2}, True),
         ({"policy": "auto", "error_bound": 1e-3}, {"policy": "auto", "error_bound": 1e-2}, True),
@@ -210,6 +200,7 @@ def test_a_way_is_read_back_from_a_table() -> None:
     ],
 )
 def test_a_run_is_known_by_what_decides_its_result(one: Any, other: Any, same: bool) -> None:
+    """tests/project/test_repository.py goes through all options."""
     run, changed = (replace(RunConfig(codec="sz2", update="weights"), **x) for x in (one, other))
 
     assert (run_id(run) == run_id(changed)) == same
@@ -221,18 +212,14 @@ SWEPT = {
         ("0..1", "must be finite and above 0"),
         ("1e-3..1", r"must lie in \(0, 1\)"),
         ("1e-3..", "'' is no error bound"),
-        ("..", "'' is no error bound"),
         ("abs:1e-3..std:1e-2", "bounds of two kinds"),
         ("", "separated by commas"),
         ("1e-2,,1e-3", "separated by commas"),
-        ("nan", "finite"),
         ("tight", "'tight' is no error bound"),
     ],
     "ways": [
         ("detla@1e-2", "no scheme 'detla@1e-2'; have raw, auto"),
         ("delta@", "no scheme"),
-        ("delta by", "no scheme"),
-        ("automatic", "no scheme"),
         ("auto@tight", "no scheme"),
         ("raw,,delta", "separated by commas"),
         ("raw@1e-2", "its codec takes no bound"),

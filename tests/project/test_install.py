@@ -131,17 +131,6 @@ def test_an_extra_brings_the_packages_that_it_is_for() -> None:
                 assert owners & wanted, package
 
 
-@pytest.mark.repository
-@pytest.mark.parametrize("folder", ["benchmarks", "docs", "scripts", "tests"])
-def test_no_module_beside_the_package_is_named_like_a_package(folder: str) -> None:
-    """A script's own folder comes first on its path: it would import itself in place of NVFlare."""
-    packages = {name.partition(".")[0] for names in extras.EXTRAS.values() for name in names}
-    ours = {path.stem for path in (ROOT / folder).rglob("*.py")}
-
-    assert {"nvflare", "torch", "ray"} <= packages
-    assert not ours & packages
-
-
 def test_compressing_needs_no_extra(tmp_path: Path) -> None:
     code = ALONE + (
         "import fedsz, numpy as np, ml_dtypes\n"

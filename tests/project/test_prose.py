@@ -39,29 +39,19 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 200
 
 
-@pytest.mark.parametrize(
-    ("page", "finding"),
-    [
-        ("A word " * 18 + ".", "a sentence of 36 words"),
-        ("- One.\n- Errors pile up.\n", "'pile up': write accumulate"),
-        ("They\npile\nup.", "'pile up': write accumulate"),
-    ],
-)
-def test_what_is_not_plain_is_found(page: str, finding: str, lint: Any) -> None:
-    assert any(finding in found for found in lint.findings(page))
-
-
-def test_code_tables_and_headings_are_no_prose(lint: Any) -> None:
-    page = "# Errors pile up\n\n```sh\npile up\n```\n\n| pile up |\n| --- |\n\nOr `pile up`.\n"
-
-    assert list(lint.findings(page)) == []
-
-
-def test_a_sentence_ends_at_its_paragraph(lint: Any) -> None:
+def test_what_is_not_plain_is_found_in_prose_alone(lint: Any) -> None:
+    found = {
+        "A word " * 18 + ".": "a sentence of 36 words",
+        "- One.\n- Errors pile up.\n": "'pile up': write accumulate",
+        "They\npile\nup.": "'pile up': write accumulate",
+    }
+    for page, finding in found.items():
+        assert any(finding in one for one in lint.findings(page)), page
+    code = "# Errors pile up\n\n```sh\npile up\n```\n\n| pile up |\n| --- |\n\nOr `pile up`.\n"
+    assert list(lint.findings(code)) == []
     page = "One thing\n\nAnother thing is. A third is:\n- an item\n- a link [to it](x.md)"
-
-    told = ["One thing", "Another thing is.", "A third is:", "an item", "a link to it"]
-    assert list(lint.sentences(page)) == told
+    sentences = ["One thing", "Another thing is.", "A third is:", "an item", "a link to it"]
+    assert list(lint.sentences(page)) == sentences
 
 
 def test_a_name_is_a_term_of_the_field(lint: Any) -> None:
@@ -74,31 +64,23 @@ def test_a_name_is_a_term_of_the_field(lint: Any) -> None:
     ]
 
 
-def unplain(texts: dict[str, str], lint: Any) -> dict[str, list[str]]:
-    """What is not plain in texts, by their names."""
-    found = {name: lint.sentence_findings(list(lint.sentences(x))) for name, x in texts.items()}
-    return {name: what for name, of in found.items() if (what := list(of))}
-
-
-def test_public_docstrings_are_plain(lint: Any) -> None:
+def test_docstrings_and_help_are_plain(lint: Any) -> None:
     """What the Python reference shows, up to the examples; each argument is an item of a list."""
-    told = {}
+    texts = {f"option {name}": about.says for name, about in options().items()}
+    texts |= {f"fedsz {name}": command.help or "" for name, command in app.commands.items()}
     for module in (fedsz, fedsz.flower):
         for name in module.__all__:
             text = (inspect.getdoc(getattr(module, name)) or "").partition("Examples:")[0]
             text = re.sub(r"(?m)^    (?=\S)", "- ", text.replace("``", "`"))
-            told[name] = re.sub(r"(?m)^        ", "  ", text)
+            texts[name] = re.sub(r"(?m)^        ", "  ", text)
 
-    assert unplain(told, lint) == {}
+    found = {name: lint.sentence_findings(list(lint.sentences(x))) for name, x in texts.items()}
+    assert {name: what for name, of in found.items() if (what := list(of))} == {}
 
 
-def test_help_is_plain(lint: Any) -> None:
-    """What `--help` says of options and commands."""
-    told = {name: about.says for name, about in options().items()}
-    told |= {name: command.help or "" for name, command in app.commands.items()}
+def test_help_explains_each_argument() -> None:
     for name, command in app.commands.items():
         for argument in command.params:
             if isinstance(argument, click.Argument):
                 shown = (argument.metavar or argument.name or "").rstrip(".").upper()
                 assert shown in (command.help or ""), f"{name} does not explain {shown}"
-    assert unplain(told, lint) == {}

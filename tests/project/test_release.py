@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -112,26 +111,6 @@ def test_a_wheel_is_tested_with_files_that_are_there() -> None:
 
     assert "tests/codecs/test_golden.py" in names
     assert [name for name in names if not (ROOT / name).is_file()] == []
-
-
-def test_the_command_says_why_and_builds_nothing(tmp_path: Path) -> None:
-    """Of a copy of this checkout that git does not know: each file of it is a change."""
-    copy = tmp_path / "copy"
-    (copy / "scripts").mkdir(parents=True)
-    for name in (*READY, "scripts/release.py"):
-        shutil.copy(ROOT / name, copy / name)
-    git(copy, "init", "-q")
-
-    done = subprocess.run(
-        [sys.executable, copy / "scripts/release.py", "--out", tmp_path / "dist"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 1
-    assert done.stderr.startswith("no release: the tree is not clean: ")
-    assert not (tmp_path / "dist").exists()
 
 
 def test_sums_are_those_that_sha256sum_checks(tmp_path: Path) -> None:

@@ -97,14 +97,6 @@ def test_the_picture_of_a_run_shows_what_a_run_prints_today() -> None:
     assert len(picture) < 100_000
 
 
-def test_the_citation_is_of_this_version() -> None:
-    yaml = pytest.importorskip("yaml")
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-
-    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
-
-
 def test_documents_name_every_codec() -> None:
     for document in ("README.md", "docs/reference/codecs.md", "docs/format.md"):
         text = (ROOT / document).read_text()
