@@ -61,6 +61,7 @@ def write_images(path: Path, spec: DatasetSpec, *, size: int, labels: list[int])
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 def test_shares_are_disjoint_and_cover_the_subset(partitioner: str, samples: int | None) -> None:
     whole = digits(num_partitions=1, samples=samples)
+    assert keys(whole) == keys(digits(num_partitions=1))[: len(whole)]
     shares = [digits(i, partitioner=partitioner, samples=samples) for i in range(5)]
 
     assert len(whole) == (samples or 1437)
@@ -96,11 +97,6 @@ def test_draws_are_promised_to_stay() -> None:
         assert not re.search(r"default_rng\(|[^_]\bhash\(", path.read_text("utf-8")), path
 
 
-def test_a_smaller_subset_is_part_of_a_larger_one() -> None:
-    small, large = (digits(num_partitions=1, samples=n) for n in (100, 200))
-    assert keys(small) == keys(large)[:100]
-
-
 def test_dirichlet_shares_differ_more_the_smaller_alpha_is() -> None:
     def skew(alpha: float) -> float:
         """How far the shares' class distributions are from the whole's, in [0, 1]."""
@@ -129,10 +125,6 @@ def test_dirichlet_leaves_no_share_empty(alpha: float) -> None:
 def test_dirichlet_that_must_leave_a_share_empty(alpha: float) -> None:
     with pytest.raises(DataError, match=f"alpha {alpha} leave one of 30 partitions empty"):
         digits(0, 30, partitioner="dirichlet", alpha=alpha, samples=200)
-
-
-def test_as_many_shares_as_images() -> None:
-    assert [len(digits(i, 20, samples=20)) for i in range(20)] == [1] * 20
 
 
 # Examples
@@ -225,24 +217,6 @@ def test_shares_that_cannot_be(
         digits(**options)
 
 
-@pytest.mark.parametrize("samples", [0, 2000])
-def test_more_test_images_than_there_are(samples: int) -> None:
-    with pytest.raises(ConfigError, match=rf"samples must lie in \[1, 360\].* got {samples}"):
-        datasets.load_test("digits", data_dir=None, samples=samples)
-
-
-def test_absent_folder_names_what_was_expected_where(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        datasets.load_test("cifar10", data_dir=tmp_path / "nowhere")
-    for part in ("train.parquet", "test.parquet", str(tmp_path / "nowhere" / "cifar10")):
-        assert part in str(caught.value)
-
-
-def test_folder_of_another_set(data_dir: Path) -> None:
-    with pytest.raises(DataError, match="parquet has no images of cifar10: "):
-        datasets.load_test("cifar10", data_dir=data_dir / "fashion_mnist")
-
-
 @pytest.mark.parametrize(
     ("size", "labels", "why"),
     [
@@ -263,12 +237,17 @@ def test_file_that_is_not_what_it_should_be(
 
 
 @pytest.mark.parametrize("image", [None, {"bytes": b"not a picture"}, {"bytes": None}, 1.5])
-def test_files_without_images(tmp_path: Path, image: Any) -> None:
+def test_files_that_are_not_there_or_have_no_images(tmp_path: Path, image: Any) -> None:
+    with pytest.raises(ConfigError, match=r"samples must lie in \[1, 360\].* got 361"):
+        datasets.load_test("digits", data_dir=None, samples=361)
+    with pytest.raises(DataError, match="cifar10 needs --data-dir, a folder"):
+        datasets.load_test("cifar10", data_dir=None)
+    where = f"expected train.parquet and test.parquet in {tmp_path / 'cifar10'}"
+    with pytest.raises(DataError, match=where):
+        datasets.load_test("cifar10", data_dir=tmp_path)
     path = tmp_path / "test.parquet"
     path.write_bytes(b"PAR1, but no more")
     if image is not None:
         pq.write_table(pa.table({"img": [image], "label": [0]}), path)
     with pytest.raises(DataError, match=r"test\.parquet has no images of cifar10: "):
         datasets.load_test("cifar10", data_dir=tmp_path)
-    with pytest.raises(DataError, match="cifar10 needs --data-dir, a folder"):
-        datasets.load_test("cifar10", data_dir=None)

@@ -72,18 +72,6 @@ def test_a_server_that_died_at_its_start_begins_again(fleet: Fleet, lost: str) -
     assert "--or-resume needs --run-dir" in refuse("server", "--insecure", "--or-resume")
 
 
-def test_a_server_names_the_clients_that_it_asks(fleet: Fleet) -> None:
-    server = fleet.server("--min-clients", 3, "--clients-per-round", 2, "--rounds", 2)
-    clients = [fleet.client(server.port, i, 3) for i in range(3)]
-
-    assert server.process.wait(LIMIT) == 0
-    assert [client.wait(LIMIT) for client in clients] == [0, 0, 0]
-    joined = {e["client_id"] for e in server.events if e.get("what") == "joined"}
-    asked = [set(e["clients"]) for e in server.events if e["event"] == "requested"]
-    assert [len(names) for names in asked] == [2, 2]
-    assert all(names < joined for names in asked)
-
-
 @pytest.mark.timeout(120)
 def test_a_run_from_the_first_client_to_the_saved_model(fleet: Fleet) -> None:
     """The one fleet here that trains with torch."""

@@ -95,19 +95,6 @@ def test_weights_are_drawn_as_torchvisions(name: str, key: str, std: float) -> N
     assert abs(weight.mean().item()) < 0.05 * std
 
 
-@pytest.mark.parametrize("name", ["mobilenetv2", "resnet50"])
-def test_fresh_batch_norm_passes_values_on(name: str) -> None:
-    state = built(name).state_dict()
-    for key, value in state.items():
-        if key.endswith("running_mean"):
-            norm = key.removesuffix("running_mean")
-            assert not value.any()
-            assert not state[norm + "bias"].any()
-            assert not state[norm + "num_batches_tracked"]
-            assert (state[norm + "running_var"] == 1).all()
-            assert (state[norm + "weight"] == 1).all()
-
-
 def test_networks_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="no model 'vgg'; have cnn, alexnet, mobilenetv2, resn"):
         models.build("vgg", num_classes=10, in_channels=3)

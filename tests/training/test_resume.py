@@ -150,6 +150,16 @@ def test_a_finished_run_has_each_update_by_its_digest_and_is_not_resumed(tmp_pat
         resumed(tmp_path)
 
 
+def test_a_round_tells_whom_it_asks() -> None:
+    asked: list[list[int]] = []
+    config = config_of(clients_per_round=2)
+    grid = fleet()
+    federate(grid, config, prepare(config), on_request=asked.append)
+
+    assert [len(set(nodes)) for nodes in asked] == [2] * LENGTH
+    assert set().union(*asked) <= set(grid.get_node_ids())
+
+
 @pytest.mark.parametrize("left", ["nothing", "half a line", "the line"])
 def test_what_a_crash_left_half_written_is_mended(tmp_path: Path, left: str) -> None:
     config, grid = config_of(), fleet()
@@ -226,16 +236,22 @@ def test_options_that_contradict_the_run_are_refused(copy: Path) -> None:
     assert resumed_config(copy, {"rounds": 5, "port": 1}).port == 1
 
 
-def test_a_full_disk_leaves_the_checkpoint_of_the_last_whole_round(copy: Path) -> None:
-    before = (copy / CHECKPOINT).read_bytes()
-    folder, config = resumed(copy)
-    full = pytest.raises(ConfigError, match=f"cannot write {copy}/checkpoint: File too large")
+def test_a_full_disk_ends_the_run_and_it_goes_on_with_equal_bits(tmp_path: Path) -> None:
+    config = config_of()
+    whole = RunFolder.create(in_folder(config, tmp_path / "whole"))
+    run(fleet(), whole, config)
+    grid, path = fleet(), tmp_path / "run"
+    crashed(path, grid, config, at=3)
+    before = (path / CHECKPOINT).read_bytes()
+    folder, again = resumed(path)
+    full = pytest.raises(ConfigError, match=f"cannot write {path}/checkpoint: File too large")
     with files_of_at_most(len(before) // 2), full:
-        run(fleet(), folder, config)
+        run(grid, folder, again)
     folder.close()
 
-    assert (copy / CHECKPOINT).read_bytes() == before
-    assert not list(copy.glob(".checkpoint.*"))
-    folder, config = resumed(copy)
-    run(fleet(), folder, config)
-    assert [line.round for line in read_rounds(copy)] == list(range(6))
+    assert (path / CHECKPOINT).read_bytes() == before
+    assert not list(path.glob(".checkpoint.*"))
+    folder, again = resumed(path)
+    run(grid, folder, again)
+    assert [line.round for line in read_rounds(path)] == list(range(LENGTH + 1))
+    assert_equal_bits(model_in(path), model_in(whole.path))
