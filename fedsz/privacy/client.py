@@ -97,7 +97,7 @@ class SecureClient:
         """Go on from what `to_bytes` returned; raise `CorruptStream` for anything else."""
         try:
             self._round = _rounds.decode(kept) if kept else None
-        except msgspec.DecodeError as err:
+        except (msgspec.DecodeError, UnicodeDecodeError) as err:
             raise CorruptStream(f"not the state of a secure sum: {err}") from err
         return self
 

@@ -101,7 +101,7 @@ class TokenPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
             raise CorruptStream(f"a plan of {len(data)} bytes; have {MAX_BYTES} at most")
         try:
             return msgspec.msgpack.decode(data, type=cls)
-        except (msgspec.DecodeError, ConfigError) as err:
+        except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as err:
             raise CorruptStream(f"no plan of a secure sum: {err}") from err
 
     @property

@@ -58,21 +58,6 @@ NODE = 77
 # Both secrets of a client, by two lists of survivors.
 
 
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("n", [*range(2, 41), 100, 1000, 5000])
-def test_two_lists_of_survivors_do_not_open_both_secrets(n: int, signed: bool) -> None:
-    """Each honest neighbour reveals one secret, and each colluding one both."""
-    for corrupt in (0.0, 0.1, 0.25):
-        try:
-            found = plan(n, Assumptions(corrupt=corrupt, signed=signed))
-        except ConfigError:
-            assert corrupt == 0.25
-            continue
-        near = min(found.corrupt, found.degree) if n <= 40 else 0
-
-        assert 2 * found.threshold > found.degree + near
-
-
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 10, 12, 27])
 def test_no_split_of_the_survivors_gets_both_secrets_of_a_client(n: int) -> None:
     for split in range(n):

@@ -66,30 +66,6 @@ def test_noise_of_no_width_is_refused(sigma: float) -> None:
         noise(3, sigma, os.urandom)
 
 
-def test_noise_of_clients_adds_up_in_the_ring_of_a_secure_sum() -> None:
-    """Masks cancel, tokens add up modulo 2^b, and the noise of the sum has n times the variance."""
-    masks = pytest.importorskip("fedsz.privacy.ring")
-    clients, sigma, size, ring = 20, 4.0, 30_000, masks.Ring(13)
-    draws = np.random.default_rng(6)
-    tokens = draws.integers(-50, 51, (clients, size))
-    half = 1 << (ring.bits - 1)
-    total = np.zeros(size, ring.dtype)
-    for client in range(clients):
-        noised = tokens[client] + noise(size, sigma, draws.bytes)
-        sent = (noised % (1 << ring.bits)).astype(ring.dtype)
-        ring.add_mask(sent, bytes([client]) * 32)
-        ring.add_mask(sent, bytes([(client + 1) % clients]) * 32, subtract=True)
-        ring.reduce(sent)
-        total += sent
-    ring.reduce(total)
-
-    signed = (total.astype(np.int64) + half) % (1 << ring.bits) - half
-    added = signed - tokens.sum(axis=0)
-
-    rounded = added + draws.random(size) - 0.5  # of whole numbers, a density
-    assert stats.kstest(rounded / (sigma * clients**0.5), "norm").pvalue > 1e-4
-
-
 @pytest.mark.parametrize("deviation", [1e-30, 0.03, 1.0, 12345.6])
 def test_what_is_released_lies_on_the_grid_whatever_it_was(deviation: float) -> None:
     grid = grid_of(deviation)

@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 
 from fedsz.core.client import RESIDUAL
 from fedsz.core.coders import by_tensor
-from fedsz.core.settings import Settings
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
-from fedsz.flower.differential_privacy import under_privacy
 from fedsz.flower.store import RecordStore
 from fedsz.privacy.flower_client import LocalNoise
 from tests.federation import app_of, around, record_of, to_arrays
@@ -151,11 +149,3 @@ def test_what_a_mod_clips_and_noises_is_all_that_anybody_learns() -> None:
     noise = 0.01 * np.sqrt(2 * np.log(1.25 / 0.01)) * np.sqrt(sum(x.size for x in model().values()))
     assert max(map(norm_of, client.steps)) < 1.1 * np.hypot(C, noise)
     client.check_whole(client.steps)
-
-
-def test_a_pipeline_keeps_the_feedback_that_it_names() -> None:
-    named = Settings(update="feedback>topk")
-    asks = RecordDict({"config": ConfigRecord({"clipping_norm": C})})
-
-    assert under_privacy(named, named, asks) is named
-    assert under_privacy(Settings(), Settings(), RecordDict()) == Settings()

@@ -12,8 +12,7 @@ from fedsz import extras
 from fedsz.cli.screen import RunTable
 from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
-from fedsz.monitoring.run_summary import row_of
-from fedsz.training.events import Listening, from_json, to_json
+from fedsz.training.events import Listening
 from fedsz.training.federation import privacy_of, strategy_of
 from fedsz.training.options import RunConfig
 from fedsz.training.run_folder import CHECKPOINT, RELEASED, ROUNDS, RunFolder, read_rounds
@@ -141,15 +140,6 @@ def test_a_budget_ends_the_run_in_one_line(
     assert "resid." not in shown
     with pytest.raises(ConfigError, match=f"has finished: {last.round} rounds"):
         resumed(tmp_path / "run")
-
-
-def test_what_was_spent_stands_wherever_a_round_does() -> None:
-    record = RoundRecord(round=1, epsilon=2.5, delta=1e-5, clipping_norm=0.25)
-
-    assert from_json(to_json(record)) == record
-    row = row_of(record)
-    assert (row["epsilon"], row["delta"], row["clipping_norm"]) == (2.5, 1e-5, 0.25)
-    assert row_of(RoundRecord(round=1))["epsilon"] is None
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,6 @@ from flwr.compat.client.dpfedavg_numpy_client import DPFedAvgNumPyClient
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server import strategy as legacy
 from flwr.server.workflow import DefaultWorkflow
-from flwr.serverapp import (
-    GaussianPrivacyEvent,
-    NeighboringRelation,
-    PrivacyConfig,
-    PrivacySpent,
-    SamplingMethod,
-)
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -36,7 +29,6 @@ from flwr.serverapp.strategy import (
     FedAvg,
 )
 
-from fedsz.contrib.fetchsgd import FetchSgd
 from fedsz.errors import ConfigError
 from fedsz.flower import FedBuff, FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from tests import federation
@@ -87,23 +79,6 @@ def run(
     return to_arrays(result.arrays)
 
 
-class Accountant:
-    """Counts releases; Flower's own needs a package."""
-
-    config = PrivacyConfig(
-        1e-5, CLIENTS, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
-    )
-
-    def __init__(self) -> None:
-        self.num_releases = 0
-
-    def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
-        self.num_releases += count
-
-    def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
-        return PrivacySpent(float(self.num_releases), 1e-5, self.num_releases, "counted")
-
-
 @each_wrapper
 @pytest.mark.parametrize("update", ["weights", "feedback>topk:k=50%"])
 def test_streaming_ends_as_flowers_fedavg_does(wrapper: Any, update: str) -> None:
@@ -130,16 +105,6 @@ def counted() -> dict[str, np.ndarray]:
 def too_far(arrays: dict[str, np.ndarray], client: int) -> dict[str, np.ndarray]:
     """Floats that cannot be squared, and whole numbers above the norm, which cannot be clipped."""
     return {**nans(arrays, client), "batches": arrays["batches"] + 1000 * (client == 2)}
-
-
-@pytest.mark.parametrize("inner", [FetchSgd, StreamingFedAvg])
-def test_flowers_accountant_refuses_every_other_strategy(inner: type[FedAvg]) -> None:
-    with pytest.raises(ValueError, match=r"FedAvg\.aggregate_train"):
-        private(
-            DifferentialPrivacyServerSideFixedClipping,
-            inner(fraction_evaluate=0),
-            accountant=Accountant(),
-        )
 
 
 def test_a_round_inside_a_wrapper_counts_whole_or_not_at_all() -> None:

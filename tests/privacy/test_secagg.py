@@ -193,15 +193,6 @@ def test_a_client_that_restarts_in_a_round_drops_out_of_it_and_is_no_suspect(
     np.testing.assert_array_equal(total.tokens, round_.plain_sum(total.survivors))
 
 
-@pytest.mark.parametrize("drop", STAGES[1:])
-def test_signed_rounds_withstand_dropouts(signed: Round, drop: Stage) -> None:
-    total = signed.until(Stage.OVER, {drop: 2}).server.total
-
-    assert total is not None
-    assert len(total.survivors) == 8 + 2 * (drop in (Stage.CONSENTS, Stage.REVEALED))
-    np.testing.assert_array_equal(total.tokens, signed.plain_sum(total.survivors))
-
-
 def test_signatures_are_of_the_plan_too(signed: Round) -> None:
     """The server tells one client of another plan: it neither consents nor reveals."""
     signed.until(Stage.INPUTS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -311,17 +313,6 @@ def test_answers_that_nobody_has_asked_for(stage: Stage) -> None:
             round_.server.receive(sender, answer)
 
 
-def test_keys_that_another_client_has() -> None:
-    round_ = Round(5)
-    first, second, *_ = round_.sent
-    theirs = round_.answer(first, round_.sent[first])
-    round_.server.receive(first, theirs)
-    own = round_.answer(second, round_.sent[second])
-
-    with pytest.raises(CorruptStream, match="repeats"):
-        round_.server.receive(second, changed(own, Advert, mask=decode(theirs, Advert).mask))
-
-
 # Damaged bytes.
 
 
@@ -361,3 +352,36 @@ def test_damaged_signatures() -> None:
     assert decode(encode(Consents(bytes(32), {1: b"x"})), Consents).signatures == {1: b"x"}
     with pytest.raises(CorruptStream):
         decode(encode(Consents(bytes(32), {1: bytes(2000)})), Consents)
+
+
+# Of what a fresh process does first, in eight threads at once.
+FIRST = """
+import sys, threading
+from fedsz.privacy.graph import Assumptions
+from fedsz.privacy.messages import *
+
+sys.setswitchinterval(1e-6)
+x, one = bytes(32), Advert(bytes(32), 1, bytes(32), bytes(32), bytes(32))
+told = [
+    Terms(x, 8, 10, Assumptions()), Roster(x, (one,)), SealedShares(x, {1: bytes(94)}), one,
+    MaskedInput(x, x, (1,), memoryview(b"x")), Survivors(x, (1, 2)), Consent(x, b"x"),
+    Consents(x, {1: b"x"}), Revealed(x, {1: bytes(33)}, {}),
+]
+together = threading.Barrier(8)
+
+def read():
+    for message in told:
+        together.wait()
+        assert decode(encode(message), type(message)) == message
+
+threads = [threading.Thread(target=read) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_clients_in_threads_read_their_first_messages_at_once() -> None:
+    """Types that msgspec learned meanwhile ended the process, three times in eight."""
+    assert subprocess.run([sys.executable, "-c", FIRST], check=False).returncode == 0

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedsz import extras
 from fedsz.errors import ConfigError
 from fedsz.training.federation import prepare, strategy_of
 from fedsz.training.options import RunConfig
@@ -98,33 +97,3 @@ def test_an_authority_that_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     with pytest.raises(ConfigError):
         prepare(RunConfig(task=HELD, secure_sum=16, tls_ca=str(tmp_path / "ca.pem")))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(bool(extras.missing("dp_accounting")), reason="dp-accounting is not installed")
-def test_a_fleet_adds_noise_in_shares_and_a_killed_server_goes_on(fleet: Fleet) -> None:
-    """One client has less to spend, and so drops out of all rounds; a killed one of some."""
-    budget = ("--dp-epsilon", 1e4, "--dp-noise", 1.5, "--dp-clip", 1, "--dp-noise-at", "sum")
-    options = ("--secure-sum", 20, "--rounds", 60, "--min-clients", 8, "--run-dir", "run")
-    server = fleet.server(*options, *budget)
-    port = server.port
-    states = [("--state-dir", f"client{i}", "--dp-most-epsilon") for i in range(8)]
-    clients = [fleet.client(port, i, 8, *states[i], 1e4 if i else 0.5) for i in range(8)]
-    first = server.wait_for_round(2)
-    clients[-1].kill()
-    server.wait_for(lambda event: event["event"] == "round" and event["replies"] == 6)
-    server.process.kill()
-    server.process.wait()
-
-    fleet.client(port, 7, 8, *states[7], 1e4)
-    resumed = fleet.server("--resume", "run", port=port)
-    resumed.wait_for(lambda event: event["event"] == "round" and event["replies"] == 7)
-
-    assert first["replies"] == 7
-    assert "its limit is 0.5" in first["failures"][0]["reason"]
-    assert first["sent_up"] < 1.2 * 20 / 32 * first["raw_up"] + 1000 * first["replies"]
-    rounds = [row for row in rounds_in(fleet.folder / "run") if row["round"]]
-    spent = [row["epsilon"] for row in rounds]
-    assert spent == sorted(set(spent))
-    assert {row["delta"] for row in rounds} == {1e-5}
-    assert {row["clipping_norm"] for row in rounds} == {1.0}

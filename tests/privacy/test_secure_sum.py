@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Krum
 
-from fedsz.errors import ConfigError
+from fedsz.errors import ConfigError, TooFewReplies
 from fedsz.flower import (
+    FedBuff,
     FedSZGrid,
     FedSZMod,
     LocalGrid,
@@ -25,11 +28,13 @@ from fedsz.flower import (
 from fedsz.flower.records import SECURE, to_record, views_of
 from fedsz.flower.wrapped_grid import WrappedGrid
 from fedsz.privacy.client import Demands
-from fedsz.privacy.flower_client import REQUEST
+from fedsz.privacy.flower_client import PLAN, REQUEST
 from fedsz.privacy.graph import Assumptions
 from fedsz.privacy.identity import CertificateVerifier, Identity
 from fedsz.privacy.messages import SealedShares, Terms, encode
+from fedsz.privacy.quantizer import TokenPlan
 from fedsz.transport.authority import Authority
+from tests.privacy import secure_apps
 from tests.privacy.secure_apps import KINDS, STEP, DropOut, examples_of, secure_app, step_of
 
 TERMS = encode(Terms(bytes(32), 20, 1281, Assumptions()))
@@ -292,3 +297,133 @@ def test_a_client_that_has_lost_its_model_is_sent_it_in_the_same_round() -> None
 
     assert lost
     assert grid.take_traffic().replies == 3 * N
+
+
+class Plans(WrappedGrid):
+    """Changes the plans of one round, for its first clients."""
+
+    def __init__(self, inner: Any, change: dict[str, Any], in_round: int, clients: int = N) -> None:
+        super().__init__(inner)
+        self.sent = 0  # rounds of masked tokens
+        self._change, self._round, self._clients = change, in_round, clients
+
+    def stream_replies(self, messages: Any, *, timeout: Any = None) -> Iterator[Message]:
+        out = list(messages)
+        records: list[Any] = [message.content.get(SECURE, {}) for message in out]
+        found = [record for record in records if PLAN in record]
+        self.sent += bool(found)
+        if self.sent == self._round:
+            for record in found[: self._clients]:
+                plan = msgspec.structs.replace(TokenPlan.decode(record[PLAN]), **self._change)
+                record[PLAN] = msgspec.msgpack.encode(plan)
+        return iter(self.inner.stream_replies(out, timeout=timeout))
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"scales": (1.0,)},
+    {"bits": 19},
+    {"cap": 5},
+    {"scales": (1.0,) * 4},
+    {"clients": 6},
+]
+
+
+@pytest.mark.parametrize("change", OTHERS)
+def test_a_plan_that_does_not_fit_is_refused_by_all(change: dict[str, Any]) -> None:
+    """Of another model, of other tokens than the server's, or on another grid."""
+    plans = Plans(local(), change, in_round=3)
+    grid = grid_of(plans)
+
+    run(grid, StreamingFedAvg, rounds=3)
+
+    assert plans.sent == 3
+    traffic = grid.take_traffic()
+    assert traffic.replies == 2 * N
+    assert len({failure.client for failure in traffic.failures}) == N
+
+
+def test_a_plan_for_one_client_alone_is_not_in_the_sum() -> None:
+    grid = grid_of(Plans(local(), {"scales": (1.0,) * 4}, in_round=3, clients=1))
+
+    run(grid, StreamingFedAvg, rounds=3)
+
+    assert len(grid.take_traffic().failures) == 1
+
+
+# Weights.
+
+
+@pytest.mark.parametrize("weight", [-5, math.nan, math.inf])
+def test_a_client_whose_weight_is_none_is_left_out(
+    weight: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secure_apps, "examples_of", lambda i: weight if i == 1 else examples_of(i))
+    grid = grid_of(local())
+
+    check(run(grid, StreamingFedAvg), [0, 2, 3, 4])
+    (failure,) = grid.take_traffic().failures
+    assert f"a weight lies in [0, infinity), got {weight}" in failure.reason
+
+
+def test_clients_without_examples_weigh_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of five do not move the mean; if all have none, the round does not count."""
+    without = {1, 3}
+    monkeypatch.setattr(secure_apps, "examples_of", lambda i: 0 if i in without else examples_of(i))
+    grid = grid_of(local())
+
+    check(run(grid, StreamingFedAvg), [0, 2, 4])
+    assert grid.take_traffic().replies == 5
+    without |= {0, 2, 4}
+    assert not run(grid, StreamingFedAvg).arrays
+    assert all("no client has any weight" in f.reason for f in grid.take_traffic().failures)
+
+
+def test_clients_without_the_mod_end_the_run_with_the_reason() -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, _: Context) -> Message:
+        return Message(message.content["arrays"], reply_to=message)
+
+    grid = grid_of(LocalGrid(app, [{}] * 5))
+
+    with pytest.raises(TooFewReplies, match=r"in 3 secure sums.*is FedSZMod\(\) the first"):
+        run(grid, StreamingFedAvg, rounds=9)
+
+
+# Strategies: fedsz's own say that they average; of others, the user must say so.
+
+
+class Logs(StreamingFedAvg):
+    """What most strategies of one's own are: it does more, and averages as before."""
+
+    rounds = 0
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        self.rounds += 1
+        return super().aggregate_train(server_round, replies)
+
+
+@pytest.mark.parametrize("strategy", [StreamingFedAvg, Logs])
+def test_strategies_of_fedsz_are_taken(strategy: type[FedAvg]) -> None:
+    grid = grid_of(local(), strategy_averages=False)
+
+    check(run(grid, strategy, rounds=2), list(range(N)), rounds=2)
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, FedAdam, FedMedian, Krum])
+def test_any_other_strategy_is_taken_if_the_user_says_that_it_averages(
+    strategy: type[FedAvg],
+) -> None:
+    """Before anybody trains; a mean from each client would look as if it was robust."""
+    ears = Ears(local())
+    with pytest.raises(ConfigError, match=r"say so by SecureSum\(strategy_averages=True\)"):
+        run(grid_of(ears, strategy_averages=False), strategy)
+    assert not ears.heard
+
+    assert run(grid_of(ears, strategy_averages=True), strategy).arrays
+
+
+def test_a_strategy_that_takes_replies_as_they_come_is_refused() -> None:
+    with pytest.raises(ConfigError, match="use send_and_receive"):
+        run(grid_of(local()), FedBuff)

@@ -193,13 +193,6 @@ def test_without_a_secure_sum_each_client_adds_all_of_the_noise(sealed: bool) ->
         run(strategy_of(at="client"), grid_of(), start=model())
 
 
-def test_rings_too_small_and_other_norms_are_refused() -> None:
-    with pytest.raises(ConfigError, match="needs a ring of 14 bits, got 8"):
-        run(strategy_of(), grid_of(bits=8), start=model())
-    with pytest.raises(ConfigError, match="server, client, sum; not at 'moon'"):
-        strategy_of(at="moon")
-
-
 def test_a_round_of_an_unlucky_number_ends_no_run() -> None:
     """As samples have: no plan fits 4 of which a quarter colludes."""
     assumed = Assumptions(corrupt=0.25, dropout=0.25)
