@@ -45,7 +45,7 @@ from fedsz.transport.grpc_client import _Link
 from fedsz.transport.link_events import EventKind
 from tests.fleets import federated, shares
 from tests.links import LONG, reasons
-from tests.session_links import Door, encoded
+from tests.transport.sessions import Door, encoded
 
 if TYPE_CHECKING:
     from tests.links import Serve

@@ -12,7 +12,6 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedsz import flower_compat as compat
-from fedsz.data_share import Share
 from fedsz.errors import ConfigError, CorruptStream, LimitExceeded, TruncatedStream
 from fedsz.transport import frames
 from fedsz.transport.frames import Ack, Begin, Bye, ByeKind, Hello, Incoming, Welcome, pack, unpack
@@ -240,16 +239,3 @@ def test_an_arrival_takes_what_was_announced_and_no_more() -> None:
     for piece in (b"", bytes(3)):
         with pytest.raises(CorruptStream, match="1 to 2 were due"):
             incoming.feed(memoryview(piece))
-
-
-def test_the_protocol_stays_what_it_is() -> None:
-    """Clients of other releases speak these bytes; a change needs a new PROTOCOL."""
-    assert frames.PROTOCOL == 1
-    # Fields that have a default may be missing at the end.
-    assert unpack(bytes.fromhex("019401a16381a1700191a16d")) == Hello(1, "c", {"p": 1}, ["m"])
-    assert pack(Hello(1, "c", {"p": 1}, ["m"], b"k")).hex() == "019601a16381a1700191a16dc4016bc2"
-    assert unpack(bytes.fromhex("0293070891a16d")) == Welcome(7, 8, ["m"])
-    assert pack(Welcome(7, 8, ["m"], Share(1, 2))).hex() == "0294070891a16d920102"
-    assert pack(Begin("m", 9)).hex() == "0392a16d09"
-    assert pack(Ack("m", received=True)).hex() == "0592a16dc3"
-    assert pack(Bye(ByeKind.FINISHED, "")).hex() == "0692a866696e6973686564a0"

@@ -36,7 +36,7 @@ from fedsz.transport.message_format import (
 from fedsz.transport.node import node_id
 from fedsz.transport.server_session import Delivery, ServerSession
 from tests.conftest import ROOT
-from tests.session_links import Line
+from tests.transport.sessions import Line
 
 pytestmark = pytest.mark.repository
 

@@ -27,7 +27,8 @@ from fedsz.transport.frames import (
 )
 from fedsz.transport.link_events import EventKind
 from fedsz.transport.node import node_id
-from tests.session_links import GRACE, Door
+from fedsz.transport.server_session import Stored
+from tests.transport.sessions import GRACE, Door, Sink
 
 OWNER = Hello(PROTOCOL, "a", {}, [], b"the key of one process")
 OTHER = Hello(PROTOCOL, "a", {}, [], b"another key")
@@ -79,20 +80,6 @@ def test_the_key_of_a_process_that_was_replaced_is_void() -> None:
     assert door.knock("third", OWNER) == [Bye(ByeKind.TAKEN, IN_USE)]
 
 
-def test_a_certificate_is_of_one_client_until_it_is_revoked() -> None:
-    door = Door()
-    assert isinstance(door.knock("own", OWNER, CERTIFICATE)[0], Welcome)
-    (bye,) = door.knock("other", Hello(PROTOCOL, "b", {}, []), CERTIFICATE)
-    proof = "the certificate of 'a', serial number 1"
-    assert bye == Bye(ByeKind.REFUSED, f"the client id is 'b'; this is {proof}")
-
-    door.session.revoke(frozenset((1, 2)))
-    revoked = Bye(ByeKind.REFUSED, f"{proof}, is revoked")
-    assert door.lines["own"].heard[-1] == revoked
-    assert door.knock("again", OWNER, CERTIFICATE) == []
-    assert door.lines["again"].heard == [revoked]
-
-
 @pytest.mark.parametrize(
     ("raws", "why"),
     [
@@ -126,16 +113,21 @@ def test_a_client_that_breaks_a_rule_is_refused_and_owes_nothing(
     assert outcome.reason == (refused if raws[1:] else f"node {node_id('a')} is not connected")
 
 
-def test_a_message_to_an_absent_client_is_an_error_at_once() -> None:
+def test_a_client_that_does_not_return_fails_its_messages_and_later_ones_at_once() -> None:
     door = Door()
     door.knock("link", OWNER)
+    door.post("a")
     door.lose("link")
     door.wait(GRACE)
     door.post("a", "b")
 
     assert door.outcomes == [
-        Error(ErrorCode.NODE_UNAVAILABLE, f"{who} is not connected")
-        for who in ("client 'a'", f"node {node_id('b')}")
+        Error(ErrorCode.NODE_UNAVAILABLE, why)
+        for why in (
+            "client 'a' left and did not return within 10 s",
+            "client 'a' is not connected",
+            f"node {node_id('b')} is not connected",
+        )
     ]
 
 
@@ -148,6 +140,31 @@ def test_a_reply_that_is_not_awaited_is_read_and_dropped() -> None:
     assert heard == [Ack("stale", received=False)]
     event = door.events[-1]
     assert (event.kind, event.detail[:7]) == (EventKind.RECEIVED, "dropped")
+
+
+@pytest.mark.parametrize("what", ["begun again", "cut", "too late"])
+def test_a_part_of_a_reply_counts_for_nothing_and_the_reply_may_come_again(what: str) -> None:
+    sinks: list[Sink] = []
+    door = Door(open_sink=lambda: sinks.append(Sink()) or sinks[-1])  # type: ignore[func-returns-value]
+    door.knock("link", OWNER)
+    (awaited,) = door.post("a")
+    begin, body = pack(Begin("m", 12)), b"the reply..."
+    door.says("link", begin, b"\x04" + body[:5])
+    line = "link"
+    if what == "cut":
+        door.lose(line)
+        (welcome, *_) = door.knock(
+            line := "next", Hello(PROTOCOL, "a", {}, ["m"], OWNER.session_key)
+        )
+        assert welcome.wanted == ["m"]
+    elif what == "too late":
+        door.session.forget([awaited])
+    assert not door.outcomes
+    door.says(line, begin, b"\x04" + body)
+
+    stored = [o.file.getvalue() for o in door.outcomes if isinstance(o, Stored)]  # type: ignore[attr-defined]
+    assert stored == [body] * (what != "too late")
+    assert [sink.closed for sink in sinks] == [True, *([False] * len(stored))]
 
 
 def test_clients_are_as_many_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:

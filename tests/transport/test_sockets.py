@@ -22,7 +22,6 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedsz.data_share import Share
 from fedsz.errors import ConfigError, LinkError
-from fedsz.flower_compat import ErrorCode
 from fedsz.transport.channel import METHOD, SERVICE
 from fedsz.transport.frames import Begin, Bye, ByeKind, Hello, pack
 from fedsz.transport.grpc_client import run_client
@@ -157,29 +156,6 @@ def test_replies_that_the_garbage_collector_frees_cause_no_deadlock(
     go.set()
 
 
-def test_a_client_that_is_gone_does_not_hold_up_the_round(serve: Serve) -> None:
-    server = serve(reconnect_grace=0.2)
-    proxy = server.proxy(stall_up=3_000_000)
-    victim = server.client("victim", server=proxy.address)
-    server.client("other")
-    replies = server.stream(size=2_000_000)
-    assert next(replies).metadata.src_node_id == node_id("other")
-    assert proxy.stalled.wait(LONG)
-    victim.stop.set()
-    proxy.cut()
-
-    (reply,) = replies
-    assert reply.error.code == ErrorCode.NODE_UNAVAILABLE
-    assert reply.error.reason == "client 'victim' left and did not return within 0.2 s"
-    assert list(server.grid.get_node_ids()) == [node_id("other")]
-
-    assert victim.ended() is None
-    server.client("victim")
-    back = server.ask()
-    assert sorted(r.metadata.src_node_id for r in back) == sorted(map(node_id, ("other", "victim")))
-    assert reasons(back) == []
-
-
 @pytest.mark.parametrize("way", ["stall_up", "stall_down"])
 def test_a_cut_message_is_sent_again_and_not_trained_again(serve: Serve, way: str) -> None:
     server = serve()
@@ -272,28 +248,6 @@ def test_a_busy_proxy_is_tried_again(code: str, serve: Serve) -> None:
     server.clients.append(client)
     client.events.wait(EventKind.JOINED)
     assert server.ask()[0].has_content()
-
-
-def test_a_second_client_of_the_same_name_waits_until_the_first_has_left(serve: Serve) -> None:
-    server = serve(reconnect_grace=0.1)
-    go = threading.Event()
-    first = server.client("twin", waiting_app(go))
-    replies = server.stream()
-    server.events.wait(EventKind.SENT, "twin")
-    second = Client(server.address, "twin")
-    server.clients.append(second)
-    waiting = second.events.wait(EventKind.WAITING)
-    assert waiting.detail.startswith("the client id 'twin' is in use; next try in ")
-    says = f"no link to {server.address} for 0.5 s: the client id 'twin' is in use"
-    assert str(Client(server.address, "twin", max_wait=0.5).ended()) == says
-
-    go.set()
-    assert next(replies).has_content()  # of the first, which has noticed nothing
-    assert (first.events.count(EventKind.JOINED), first.events.count(EventKind.LEFT)) == (1, 0)
-    first.stop.set()
-    assert first.ended() is None
-    second.events.wait(EventKind.JOINED)
-    assert list(server.grid.get_node_ids()) == [node_id("twin")]
 
 
 def test_options_are_checked(serve: Serve) -> None:
