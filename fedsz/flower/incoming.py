@@ -156,7 +156,7 @@ class Replies:
                 reference=_reference(asked, only or key),
                 dtypes={name: x.dtype for name, x in sent.model.items()} if sent else {},
                 is_step=said.is_step,
-                codecs={*asked.codecs, *self.rules.allow_codecs} if asked.request else None,
+                codecs=asked.codecs if asked.request else None,
                 drawn=asked.drawn,
             )
             updates[key] = update.weighted(1.0 if weight is None else weight)

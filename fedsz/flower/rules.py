@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from fedsz import codecs
 from fedsz.errors import ConfigError, RefusedReply
 from fedsz.flower.records import passthrough_of
 from fedsz.flower.refusal import Refusal
@@ -86,14 +85,13 @@ class Rules:
         max_update_norm: the norm that an update may have: times the typical one, such as ``"3x"``;
             a number; or ``"none"``. A client of a larger weight than the typical one may move less
             in proportion. Updates above are scaled down, or refused after ``"refuse:"``.
-        allow_codecs: names of codecs that clients may use besides those of the settings.
         weighted_by: the metric that is the weight of a reply.
         tolerant: whether clients that keep failing are asked in every round, and a reply may have
             other records or metrics than most of its round, or metrics that are not finite.
             Flower's own strategies do not take such replies.
 
     Raises:
-        ConfigError: a limit is out of range, or there is no such codec.
+        ConfigError: a limit is out of range.
 
     Examples:
         >>> from fedsz.flower import FedSZGrid, LocalGrid, Rules, make_client_app
@@ -103,7 +101,6 @@ class Rules:
 
     max_client_share: float = 0.2
     max_update_norm: float | str = "3x"
-    allow_codecs: Collection[str] = ()
     weighted_by: str = EXAMPLES
     tolerant: bool = False
 
@@ -125,7 +122,7 @@ class Rules:
     def __post_init__(self) -> None:
         if not 0 < self.max_client_share <= 1:
             raise ConfigError(f"max_client_share must lie in (0, 1], got {self.max_client_share}")
-        _ = self._norm_limit, [codecs.get(name) for name in self.allow_codecs]
+        _ = self._norm_limit
 
     @property
     def needs_typical(self) -> bool:

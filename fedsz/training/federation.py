@@ -313,10 +313,9 @@ def rules_of(config: RunConfig) -> Rules:
     """Return what replies of a run must keep to.
 
     Raises:
-        ConfigError: a limit is out of range, or there is no such codec.
+        ConfigError: a limit is out of range.
     """
-    allowed = tuple(filter(None, map(str.strip, config.allow_codecs.split(","))))
-    return Rules(config.max_client_share, config.max_update_norm, allowed)
+    return Rules(config.max_client_share, config.max_update_norm)
 
 
 def deadlines_of(config: RunConfig) -> Deadlines:

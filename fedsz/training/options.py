@@ -255,8 +255,6 @@ class RunConfig:
     max_update_norm: Annotated[str, Meta(description="Updates of a larger norm are clipped to it: "
         "a number; 3x for three times the median of the last round; or none. refuse:3x refuses "
         "them instead."), Use(TRUST, ALONE)] = "3x"
-    allow_codecs: Annotated[str, Meta(description="Codecs that clients may use besides the one "
-        "that the server asks for, separated by commas."), Use(TRUST, ALONE)] = ""
 
     host: Annotated[str, Meta(description="Address that the server listens on."),
         Use(TRAVEL, (SERVER,))] = "127.0.0.1"
