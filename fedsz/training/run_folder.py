@@ -27,7 +27,7 @@ from fedsz.flower.records import to_record, views_of
 from fedsz.flower.update import Update
 from fedsz.formatting import count
 from fedsz.training.events import from_json
-from fedsz.training.options import TRAVEL, WATCHING, RunConfig, options
+from fedsz.training.options import RUN, SERVER, TRAVEL, WATCHING, RunConfig, options, options_of
 from fedsz.transport.records_file import read_records, write_records
 from fedsz.whole_files import append_line, lock_folder, remove_parts, write_whole
 
@@ -152,10 +152,11 @@ class RunFolder:
                 f"{path} holds another run; go on with it by --resume {path}, or name an empty"
                 " folder by --run-dir"
             )
-        # Everything but the folder itself: a repetition wants one of its own.
-        left_out = {*_OF_FOLDER, *config.decided_by_policy}
-        options = {name: x for name, x in config.as_dict().items() if name not in left_out}
-        text = f"# fedsz run --config {CONFIG}\n\n{tomli_w.dumps(options)}"
+        # All that is used but the folder itself: a repetition wants one of its own.
+        used = {*options_of(RUN), *options_of(SERVER)}
+        used -= {*_OF_FOLDER, *config.decided_by_policy}
+        values = {name: value for name, value in config.as_dict().items() if name in used}
+        text = f"# fedsz run --config {CONFIG}\n\n{tomli_w.dumps(values)}"
         write_whole(path / CONFIG, text.encode())
         write_whole(path / ROUNDS, b"")
         return cls(path, lock)

@@ -17,7 +17,7 @@ from fedsz.control.record import RoundRecord
 from fedsz.errors import ConfigError
 from fedsz.flower import LocalGrid, make_client_app
 from fedsz.training.federation import federate, prepare
-from fedsz.training.options import RunConfig, options
+from fedsz.training.options import RunConfig, options_of
 from fedsz.training.run_folder import (
     CHECKPOINT,
     CONFIG,
@@ -142,7 +142,9 @@ def test_a_finished_run_has_each_update_by_its_digest_and_is_not_resumed(tmp_pat
 
     written = tomllib.loads((tmp_path / CONFIG).read_text())
     decided = {"update", "error_bound", "downlink", "rule", "threshold"}  # by the policy
-    assert options().keys() - written.keys() == decided | {"run_dir", "resume", "or_resume"}
+    used = {*options_of("run"), *options_of("server")}
+    assert used - written.keys() == decided | {"run_dir", "resume", "or_resume"}
+    assert written.keys() <= used
     digests = [client.digest for line in lines for client in line.clients]
     assert len(set(digests)) == len(digests) == LENGTH * CLIENTS
     assert {len(digest) for digest in digests} == {64}
