@@ -14,14 +14,6 @@ from fedsz.training.datasets import Division
 from fedsz.training.examples import Examples
 from fedsz.training.options import RunConfig
 
-# Data is read once, not once a run: runs of a sweep follow each other in one process.
-_load_test = lru_cache(maxsize=2)(datasets.load_test)
-
-
-@lru_cache(maxsize=16)
-def _shares(name: str, division: Division, data_dir: Path | None) -> Callable[[int], Examples]:
-    return lru_cache(maxsize=None)(datasets.open_shares(name, division, data_dir=data_dir))
-
 
 class ImagesTask(loop.TorchTask):
     """A `fedsz.training.task.Task`: a network of `models` on a data set of `datasets`.
@@ -36,6 +28,7 @@ class ImagesTask(loop.TorchTask):
         models.require(config.model)
         super().__init__(config)
         self._data_dir = Path(config.data_dir) if config.data_dir else None
+        self._shares = lru_cache(maxsize=1)(self._open)  # many clients may be in this process
 
     def build_model(self) -> nn.Module:
         """Return the run's network, on its device, with the weights that its seed gives."""
@@ -43,13 +36,16 @@ class ImagesTask(loop.TorchTask):
 
     def load_share(self, index: int, count: int) -> Examples:
         """Return a client's share; see `datasets.open_shares`."""
+        return self._shares(count)(index)
+
+    def _open(self, count: int) -> Callable[[int], Examples]:
         division = Division.of(self._config, count)
-        return _shares(self._config.dataset, division, self._data_dir)(index)
+        return datasets.open_shares(self._config.dataset, division, data_dir=self._data_dir)
 
     def load_test(self) -> Examples:
         """Return the test images; see `datasets.load_test`."""
         samples = self._config.test_samples or None
-        return _load_test(self._config.dataset, data_dir=self._data_dir, samples=samples)
+        return datasets.load_test(self._config.dataset, data_dir=self._data_dir, samples=samples)
 
 
 def build_model(config: RunConfig) -> nn.Module:

@@ -99,32 +99,6 @@ def test_every_policy_decides_without_an_accuracy_and_again(policy: str, folder:
     assert (shown.exit_code, shown.exception) == (0, None)
 
 
-@pytest.mark.parametrize(("jump", "first"), [("7.5e7", 3), ("np.nan", 4)])
-def test_a_loss_that_jumps_tightens_and_is_decided_again(
-    folder: Path, jump: str, first: int
-) -> None:
-    """Of a regression whose model is said to be bad up to round 4."""
-    bounds = {}
-    bad = f"{jump} if {first} <= self.tested <= 4 else loss"
-    for name, value in {"usual": "loss", "bad": bad}.items():
-        (folder / "mine.py").write_text(
-            MEAN.replace("class Mean:", "class Mean:\n    tested = -1").replace(
-                'return {"loss": np.square(model["mean.weight"] - test).mean()}',
-                "self.tested += 1\n        loss = np.square(model['mean.weight'] - test).mean()\n"
-                f"        return {{'loss': {value}}}",
-            )
-        )
-        sys.modules.pop("mine", None)
-        apps._loaded.cache_clear()
-        rows = run(rounds=5)
-        bounds[name] = [row.decision.config.bound.value for row in rows if row.decision]
-
-    *before, last = bounds["usual"]
-    assert bounds["bad"] == pytest.approx([*before, last / 2], rel=1e-3)
-    diverged = [row.round for row in rows if row.diverged]
-    assert diverged == ([] if jump == "7.5e7" else [4])
-
-
 def test_a_sweep_of_a_task_without_an_accuracy() -> None:
     command = "sweep --task mine:Mean --codecs raw,uniform --error-bounds 1e-2 --rounds 2"
     shown = CliRunner().invoke(app, [*command.split(), "--clients=2", "--results=s.parquet"])
