@@ -52,8 +52,7 @@ def compress(config: RunConfig, *, model: Path, output: Path | None, key: str, f
     target = output or _stream_of(model)
     check_free(target, force=force)
     if ErrorBound.of(config.error_bound).kind == "step":
-        of = "relative to the root mean square of the weights; it is made for updates"
-        warn(f"the bound {config.error_bound} is {of}")
+        warn(f"{config.error_bound} bounds steps, and {model} holds weights: they stay exact")
     stream, report = compress_measured(read_state_dict(model, key), config.compression.require())
     write_whole(target, stream)
     click.echo(

@@ -59,8 +59,11 @@ def test_a_model_there_and_back(model: Path, suffix: str) -> None:
 def test_a_bound_by_the_step_of_a_file_of_weights_is_warned_of(model: Path) -> None:
     done = call("compress", model, "--error-bound", "step:1")
 
-    says = "warning: the bound step:1 is relative to the root mean square of the weights; "
-    assert done.stderr == f"fedsz: {says}it is made for updates\n"
+    says = f"warning: step:1 bounds steps, and {model} holds weights: they stay exact"
+    assert done.stderr == f"fedsz: {says}\n"
+    back = fedsz.decompress(model.with_suffix(".fsz").read_bytes())
+    before = torch.load(model, weights_only=True)
+    assert all(torch.equal(before[name], back[name]) for name in before)
     assert done.returncode == 0
     assert call("compress", model, "--error-bound", "std:1", "--force").stderr == ""
 
