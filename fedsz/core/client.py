@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from typing import Final, Protocol
 
 import numpy as np
 
 from fedsz.arrays import LOSSY_DTYPES, Layout, NDArray, StateDict, as_arrays, cast, is_finite
 from fedsz.core.broadcast import initial_reference
-from fedsz.core.coders import CodecCoder, Coder, PipelineCoder, flat
+from fedsz.core.coders import PipelineCoder
 from fedsz.core.decode import arrays_of
 from fedsz.core.encode import Report, compress_measured
-from fedsz.core.feedback import UpdateCoder, UpdateEnergy
+from fedsz.core.feedback import RESIDUAL, Update, UpdateEnergy, by_tensor, flat
 from fedsz.core.protocol import ReplyNote, Request
 from fedsz.core.reference import (
     Reference,
@@ -29,16 +30,15 @@ from fedsz.core.reference import (
     shown,
 )
 from fedsz.errors import DivergedUpdate, NeedsKeyFrame
-from fedsz.methods import Chain
+from fedsz.methods import Chain, State
 from fedsz.stream import Limits, Reader
 
 logger = logging.getLogger(__name__)
 
-# Of a tensor, in the memory of a store; methods have other names.
-RESIDUAL: Final = "feedback"
-BEFORE: Final = "before"  # the residual that a reply of this round began with
+# Of a tensor, beside the residual: the one that a reply of this round began with.
+BEFORE: Final = "before"
 
-Memory = dict[str, NDArray]  # residuals and methods' state, see `fedsz.core.coders.flat`
+Memory = dict[str, NDArray]  # residuals and methods' state, see `fedsz.core.feedback.flat`
 
 
 class Store(Protocol):
@@ -87,7 +87,6 @@ class ClientSession:
         self.is_step = False
         self._had: dict[str, bytes] = {}
         self._reports: list[Report] = []
-        self._energies: list[UpdateEnergy] = []
 
     def receive(self, key: str, stream: bytes) -> Reference:
         """Return the model that a message has under a key, and keep it if the server says so.
@@ -180,25 +179,26 @@ class ClientSession:
         start, base = reference, reference if settings.sends_differences else None
         if replies_step:
             start, base = Reference({n: np.zeros_like(x) for n, x in arrays.items()}), None
-        residuals, earlier, waited = self._memory(key)
+        states, waited = self._states(key)
         # Each residual is freed as the new one is made: an error on the way forgets all.
         self._store.keep_memory(key, {}, request.run, request.round - waited)
-        pipeline = settings.pipeline
-        is_by_step = pipeline.by_step if pipeline else settings.bound.kind == "step"
+        chain = settings.pipeline
+        is_by_step = chain.by_step if chain else settings.bound.kind == "step"
         moved = energies(arrays, start, settings) if is_by_step else {}
         self._check_finite(key, arrays, reference, moved)
-        coder = self._coder(pipeline, moved, earlier)
         decay = settings.feedback_decay
-        weight = 1.0 if decay is None else decay**waited
-        update = UpdateCoder(coder, start, None if decay is None else residuals, weight)
-        stream, report = compress_measured(arrays, settings, base, coder=update)
-        memory: Memory = {}
-        if settings.keeps_state:
-            rest = update.residuals()
-            memory = flat({n: {RESIDUAL: rest.pop(n)} for n in sorted(rest)}) | coder.state
+        stream, report = compress_measured(
+            arrays,
+            settings,
+            base,
+            bounds=bounds_of_step(moved, settings),
+            pipeline=None if chain is None else self._pipeline(chain, scales_of_step(moved)),
+            update=Update(start, states, None if decay is None else decay**waited),
+        )
+        memory = flat(report.states) if settings.keeps_state else {}
+        self._reports.append(replace(report, states={}))
+        del report  # its arrays are in the memory
         self._store.keep_memory(key, memory, request.run, request.round)
-        self._reports.append(report)
-        self._energies += update.energies
         return stream
 
     def residuals(self, key: str) -> dict[str, NDArray]:
@@ -208,8 +208,8 @@ class ClientSession:
         """
         memory, run, of_round = self._store.memory(key)
         if (run, of_round) == (self.request.run, self.request.round):
-            return _by_tensor(memory, BEFORE)
-        return self._memory(key)[0]
+            return _of_all(by_tensor(memory), BEFORE)
+        return _of_all(self._states(key)[0], RESIDUAL)
 
     def keep_residuals(self, key: str, residuals: Mapping[str, NDArray]) -> None:
         """Keep the residual of this round, by tensor, beside that of earlier rounds."""
@@ -217,38 +217,22 @@ class ClientSession:
         memory |= flat({name: {BEFORE: r} for name, r in self.residuals(key).items()})
         self._store.keep_memory(key, memory, self.request.run, self.request.round)
 
-    def _memory(self, key: str) -> tuple[dict[str, NDArray], Memory, int]:
-        """Return residuals by tensor, the state of methods, and the rounds since, at least 1.
+    def _states(self, key: str) -> tuple[dict[str, dict[str, NDArray]], int]:
+        """Return residuals and methods' state by tensor, and the rounds since, at least 1.
 
         What is of another run, or of this round or a later one, is of another past than the
         server's: nothing is returned.
         """
         memory, run, of_round = self._store.memory(key)
         if run != self.request.run or of_round >= self.request.round:
-            return {}, {}, 1
+            return {}, 1
         finite = {name: x for name, x in memory.items() if is_finite(x)}
-        residuals = _by_tensor(finite, RESIDUAL)
-        state = {n: x for n, x in finite.items() if not n.startswith(f"{RESIDUAL}/")}
-        return residuals, state, self.request.round - of_round
+        return by_tensor(finite), self.request.round - of_round
 
-    def _coder(
-        self,
-        pipeline: Chain | None,
-        moved: Mapping[str, tuple[int, float]],
-        earlier: Memory,
-    ) -> Coder:
-        """Return what codes an update: the codec of the settings, or their pipeline."""
+    def _pipeline(self, chain: Chain, scales: Mapping[str, float]) -> PipelineCoder:
+        """Return what codes an update by a pipeline, with the random numbers of this round."""
         request = self.request
-        if pipeline is None:
-            return CodecCoder(request.settings, bounds_of_step(moved, request.settings))
-        return PipelineCoder(
-            pipeline,
-            seed=request.seed,
-            round=request.round,
-            sender=self._sender,
-            earlier=earlier,
-            scales=scales_of_step(moved),
-        )
+        return PipelineCoder(chain, request.seed, request.round, self._sender, scales)
 
     def _check_finite(
         self,
@@ -272,8 +256,9 @@ class ClientSession:
 
     def note(self) -> ReplyNote:
         """Return what goes beside the streams of the reply."""
-        reports, energies = self._reports, self._energies  # some records have nothing to compare
-        total = UpdateEnergy.total(energies)
+        reports = self._reports
+        total = UpdateEnergy.total(report.energy for report in reports)
+        is_known = total.tensors > 0  # some records have nothing to compare
         feeds_back = self.request.trains and self.request.settings.feedback_decay is not None
         return ReplyNote(
             is_step=self.is_step,
@@ -282,16 +267,15 @@ class ClientSession:
             max_error=max((report.max_error for report in reports), default=0.0),
             tensors=sum(report.tensors for report in reports),
             lossy=sum(report.lossy for report in reports),
-            energy_fraction=max(total.fraction, 0.0) if energies else None,
-            residual_ratio=total.residual_ratio if energies and feeds_back else None,
-            moved=float(total.step > 0) if total.tensors else None,
+            energy_fraction=max(total.fraction, 0.0) if is_known else None,
+            residual_ratio=total.residual_ratio if is_known and feeds_back else None,
+            moved=float(total.step > 0) if is_known else None,
         )
 
 
-def _by_tensor(memory: Memory, path: str) -> dict[str, NDArray]:
-    """Return the arrays of a memory that have one path, by tensor."""
-    start = f"{path}/"
-    return {n.removeprefix(start): x for n, x in memory.items() if n.startswith(start)}
+def _of_all(states: Mapping[str, State], key: str) -> dict[str, NDArray]:
+    """Return the array of one key by tensor, of those that have it."""
+    return {name: state[key] for name, state in states.items() if key in state}
 
 
 def _in_dtypes_of(reference: Reference, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:

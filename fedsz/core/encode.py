@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fedsz import methods
 from fedsz.arrays import (
@@ -21,13 +20,14 @@ from fedsz.arrays import (
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, _methods
 from fedsz.codecs.uniform import Uniform
-from fedsz.core.coders import CodecCoder, Coder, PipelineCoder, hardly_saves
+from fedsz.core.coders import CodecCoder, Coded, Coder, PipelineCoder, hardly_saves
+from fedsz.core.feedback import RESIDUAL, Update, UpdateEnergy
 from fedsz.core.partition import is_lossy
 from fedsz.core.reference import Reference, bounds_of_step, energies
 from fedsz.core.settings import DEFAULT, Settings
-from fedsz.core.tensors import Entry, encode_lossless
+from fedsz.core.tensors import Entry, encode_lossless, narrow
 from fedsz.errors import ConfigError
-from fedsz.methods import Chain
+from fedsz.methods import Chain, State
 from fedsz.stream import CHAINED, DIFFERENCE, VALUES, Part, Tensor, write
 from fedsz.threads import allow, allowed, side_by_side
 
@@ -46,6 +46,8 @@ class Report:
         seconds: wall time.
         max_error: the largest error, as a share of its tensor's bound (0 to 1).
         tensors, lossy: how many there are, and how many of them are lossy.
+        energy: of an update, how much of it arrives.
+        states: of an update, by tensor, what is kept for the next round.
     """
 
     raw_bytes: int
@@ -54,6 +56,8 @@ class Report:
     max_error: float
     tensors: int
     lossy: int
+    energy: UpdateEnergy
+    states: Mapping[str, State]
 
 
 def compress(
@@ -125,9 +129,9 @@ def compress(
         raise ConfigError(
             f"{parsed} keeps state from round to round, and compress() keeps none: FedSZMod does"
         )
-    coder = None if parsed is None else PipelineCoder(parsed, seed=seed)
+    pipeline = None if parsed is None else PipelineCoder(parsed, seed=seed)
     with allow(threads):
-        return compress_measured(state, config, base, bounds=bounds, coder=coder)[0]
+        return compress_measured(state, config, base, bounds=bounds, pipeline=pipeline)[0]
 
 
 def compress_measured(
@@ -137,7 +141,8 @@ def compress_measured(
     *,
     bounds: Mapping[str, float] = MappingProxyType({}),
     spacings: Mapping[str, float] = MappingProxyType({}),
-    coder: Coder | None = None,
+    pipeline: PipelineCoder | None = None,
+    update: Update | None = None,
 ) -> tuple[bytes, Report]:
     """Return the stream of `compress`, and what it took.
 
@@ -148,34 +153,42 @@ def compress_measured(
         bounds: absolute, by tensor, in place of those of the settings.
         spacings: tensors that have one stay lossless; they are small if they are multiples of it,
             or differ from the reference by such; see `fedsz.core.grid`.
-        coder: codes tensors that may be lossy; by default the settings' codec, within ``bounds``.
+        pipeline: codes tensors that may be lossy, in place of the settings' codec.
+        update: what earlier rounds left, if the state_dict is a client's update.
 
     Raises:
         ConfigError, CodecUnavailable: as `compress`.
     """
     start = time.perf_counter()
-    coder = CodecCoder(settings, bounds) if coder is None else coder
-    code = partial(_coded, settings=settings, reference=reference, spacings=spacings, coder=coder)
+    coder = pipeline or CodecCoder(settings, bounds)
+    encoder = _Encoder(settings, reference, spacings, coder, update)
     # One by one: a mapping may make its arrays as they are asked for.
     total = sum(map(_size, enumerate(state_dict.items()))) if allowed() > 1 else 0
-    coded = side_by_side(code, enumerate(state_dict.items()), _size, total)
-    tensors = [tensor for tensor, _ in coded]
-    parts = [part for _, part in coded if isinstance(part, Part)]
-    lossy = sum(
-        isinstance(part, Part) and (part.bound is not None or part.transform in CHAINED)
-        for tensor, part in coded
-        if tensor.name not in spacings
-    )
+    encoded = side_by_side(encoder.encode, enumerate(state_dict.items()), _size, total)
+    tensors = [one.tensor for one in encoded]
+    parts = [one.part for one in encoded if isinstance(one.part, Part)]
     shared: dict[int, list[Entry]] = {}  # item size -> tensors of one payload
-    for _, entry in coded:
-        if isinstance(entry, Entry):
-            shared.setdefault(entry.x.itemsize, []).append(entry)
+    for one in encoded:
+        if isinstance(one.part, Entry):
+            shared.setdefault(one.part.x.itemsize, []).append(one.part)
     parts += (encode_lossless(s, settings.lossless_codec) for s in shared.values())
     differs = any(part.transform != VALUES for part in parts)
     digest = reference.digest if reference and differs else None
-    stream = write(tensors, parts, digest, coder.chains)
-    raw_bytes, seconds = sum(tensor.nbytes for tensor in tensors), time.perf_counter() - start
-    return stream, Report(raw_bytes, len(stream), seconds, coder.max_error, len(tensors), lossy)
+    is_chained = any(part.transform in CHAINED for part in parts)
+    chains = [pipeline.record] if pipeline is not None and is_chained else []
+    stream = write(tensors, parts, digest, chains)
+    states = {} if update is None else update.waiting()
+    states |= {one.tensor.name: one.state for one in encoded}
+    return stream, Report(
+        raw_bytes=sum(tensor.nbytes for tensor in tensors),
+        nbytes=len(stream),
+        seconds=time.perf_counter() - start,
+        max_error=max((one.error for one in encoded), default=0.0),
+        tensors=len(tensors),
+        lossy=sum(one.is_lossy for one in encoded),
+        energy=UpdateEnergy.total(one.energy for one in encoded),
+        states={name: state for name, state in states.items() if state},
+    )
 
 
 def _size(item: tuple[int, tuple[str, Any]]) -> int:
@@ -183,28 +196,73 @@ def _size(item: tuple[int, tuple[str, Any]]) -> int:
     return getattr(item[1][1], "nbytes", 0)
 
 
-def _coded(
-    item: tuple[int, tuple[str, Any]],
-    *,
-    settings: Settings,
-    reference: Reference | None,
-    spacings: Mapping[str, float],
-    coder: Coder,
-) -> tuple[Tensor, Part | Entry]:
-    """Return a tensor's payload; the tensor itself, where it goes into one that others share."""
-    i, (name, value) = item
-    x = as_array(name, value)
-    entry = Entry(i, name, x, reference.like(name, x) if reference else None)
-    part = None
-    if name in spacings:
-        part = encode_point(entry, spacings[name], settings.lossy_codec)
-    elif is_lossy(name, x, rule=settings.rule, threshold=settings.threshold):
-        part = coder.encode(entry)
-    if part is None:
-        entry = coder.exact(entry)
-        if x.nbytes >= SHARED_BELOW:
-            part = encode_lossless([entry], settings.lossless_codec)
-    return Tensor(name, DTYPE_IDS[x.dtype], x.shape), part or entry
+class _Encoded(NamedTuple):
+    """A tensor that is coded.
+
+    Attributes:
+        tensor: as the header has it.
+        part: its payload; the tensor itself, where it goes into one that others share.
+        is_lossy: whether it has been coded with loss.
+        error: the largest, as a fraction of its bound.
+        energy: how much of it arrives.
+        state: what is kept of it for the next round.
+    """
+
+    tensor: Tensor
+    part: Part | Entry
+    is_lossy: bool
+    error: float
+    energy: UpdateEnergy
+    state: State
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """The way of a tensor: its residual is added, it is coded, and what is lost is the new one.
+
+    Attributes are the arguments of `compress_measured`.
+    """
+
+    settings: Settings
+    reference: Reference | None
+    spacings: Mapping[str, float]
+    coder: Coder
+    update: Update | None
+
+    def encode(self, item: tuple[int, tuple[str, Any]]) -> _Encoded:
+        """Return a tensor, by its position and name, and what it took."""
+        i, (name, value) = item
+        x, update = as_array(name, value), self.update
+        state = {} if update is None else update.states.pop(name, {})
+        residual = state.pop(RESIDUAL, None)
+        target = x if update is None else update.target(x, residual)
+        del residual
+        base = self.reference.like(name, x) if self.reference else None
+        entry = Entry(i, name, narrow(target, x.dtype), base)
+        may_lose = name not in self.spacings and is_lossy(
+            name, x, rule=self.settings.rule, threshold=self.settings.threshold
+        )
+        part, error, after = Coded(state=state)
+        if may_lose:
+            part, error, after = self.coder.encode(entry, x, state)
+        elif name in self.spacings:
+            part = encode_point(entry, self.spacings[name], self.settings.lossy_codec)
+        loses = (
+            may_lose and part is not None and (part.bound is not None or part.transform in CHAINED)
+        )
+        energy = UpdateEnergy()
+        if update is not None:
+            decoded = self.coder.decode(entry, part) if part is not None and loses else entry.x
+            start = update.start.like(name, x)
+            if may_lose and start is not None:
+                energy = UpdateEnergy.of(x, start, entry.x, decoded)
+            if update.weight is not None and start is not None:
+                out = None if target is x else target
+                after = update.with_residual(after, target, decoded, out)
+        if part is None and x.nbytes >= SHARED_BELOW:
+            part = encode_lossless([entry], self.settings.lossless_codec)
+        tensor = Tensor(name, DTYPE_IDS[x.dtype], x.shape)
+        return _Encoded(tensor, part or entry, loses, error, energy, after)
 
 
 def encode_point(entry: Entry, spacing: float, codec: Codec) -> Part | None:

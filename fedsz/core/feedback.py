@@ -13,17 +13,20 @@ rounds it, by at most 2^-8 of itself in bfloat16 and 2^-11 in float16 (2^-25 whe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from fedsz.arrays import NDArray, wide
 from fedsz.codecs.spread import energy_between
-from fedsz.core.coders import CodecCoder, Coder
 from fedsz.core.reference import Reference
-from fedsz.core.tensors import Entry, narrow
-from fedsz.stream import Part
+from fedsz.core.tensors import narrow
+from fedsz.methods import State
+
+RESIDUAL: Final = "feedback"  # in the state of a tensor; methods have other names
+_TENSOR: Final = "/"  # between the name of a state's array and its tensor, in a store
 
 
 @dataclass(frozen=True)
@@ -59,109 +62,91 @@ class UpdateEnergy:
         """The norm of the residual over that of the step, |v - v'| / |s|."""
         return math.sqrt(self.residual / self.step) if self.step else 0.0
 
+    @classmethod
+    def of(cls, x: NDArray, start: NDArray, target: NDArray, decoded: NDArray) -> UpdateEnergy:
+        """Return that of one tensor; zeros where the step is empty or not finite.
 
-class UpdateCoder(Coder):
-    """A coder at work on what a client has made of its reference model, with error feedback.
+        Args:
+            x: the trained tensor.
+            start: the reference model's.
+            target: the trained one with its residual.
+            decoded: what arrives.
+        """
+        step = energy_between(x, start)
+        if not (x.size and math.isfinite(step)):
+            return cls()
+        wanted = step if target is x else energy_between(target, start)
+        return cls(step, wanted, 0.0 if decoded is target else energy_between(target, decoded), 1)
 
-    Each tensor is coded with its residual, decoded again, and compared.
 
-    Args:
-        coder: codes tensors.
-        start: the reference model, whether updates are differences from it or not.
-        earlier: by tensor, what earlier rounds left out; None without error feedback. One of
-            another shape or dtype than its tensor is not used. What is used leaves it, which
-            saves memory.
-        weight: what these are multiplied with: decay^n.
+@dataclass(frozen=True)
+class Update:
+    """What an update depends on beside its arrays.
 
     Attributes:
-        energies: how much of each tensor arrives.
+        start: the reference model, whether updates are differences from it or not.
+        states: by tensor, its residual of earlier rounds and the state of a method. What is used
+            leaves it, which saves memory.
+        weight: what residuals are multiplied with: decay^n; None without error feedback.
     """
 
-    def __init__(
-        self,
-        coder: Coder,
-        start: Reference,
-        earlier: dict[str, NDArray] | None,
-        weight: float = 1.0,
-    ) -> None:
-        super().__init__()
-        self._coder, self._start, self._weight = coder, start, weight
-        self._feeds_back = earlier is not None
-        self._earlier: dict[str, NDArray] = {} if earlier is None else earlier
-        self.chains, self.errors = coder.chains, coder.errors
-        self._rest: dict[str, NDArray] = {}
-        self.energies: list[UpdateEnergy] = []
+    start: Reference
+    states: dict[str, dict[str, NDArray]]
+    weight: float | None = None
 
-    def residuals(self) -> dict[str, NDArray]:
-        """Return by tensor what is left out once the round is coded.
-
-        Residuals of tensors that the round has not sent wait, times the weight.
-        """
-        while self._earlier:
-            name, r = self._earlier.popitem()
-            self._rest[name] = r if self._weight == 1 else r * r.dtype.type(self._weight)
-        return self._rest
-
-    def encode(self, entry: Entry) -> Part | None:
-        """Do as `Coder.encode` of the tensor with its residual, and keep the new one."""
-        x, coder, start = entry.x, self._coder, self._start.like(entry.name, entry.x)
-        if start is None:
-            return coder.encode(entry)
-        target = self.target(entry.name, x)
-        with_residual = entry._replace(x=narrow(target, x.dtype))
-        if isinstance(coder, CodecCoder):
-            # Of the step and the residual, a bound would grow with what it leaves out.
-            part = coder.encode(with_residual, coder.bound(entry, start))
-        else:
-            part = coder.encode(with_residual)
-        decoded = with_residual.x if part is None else self.decode(with_residual, part)
-        self._add_energy(x, start, with_residual.x, decoded)
-        if part is not None and self._feeds_back:
-            self.keep_rest(entry.name, target, decoded, out=None if target is x else target)
-        return part
-
-    def exact(self, entry: Entry) -> Entry:
-        """Return a tensor with its residual: all that the tensor's dtype holds of it arrives."""
-        if not self._feeds_back:
-            return entry
-        target = self.target(entry.name, entry.x)
-        exact = entry._replace(x=narrow(target, entry.x.dtype))
-        self.keep_rest(entry.name, target, exact.x)
-        return exact
-
-    def target(self, name: str, x: NDArray) -> NDArray:
+    def target(self, x: NDArray, residual: NDArray | None) -> NDArray:
         """Return a tensor with its residual, in float64 for float64 and in float32 for others.
 
-        The tensor itself, if it has none.
+        The tensor itself, if it has none, or one of another shape or dtype.
         """
-        r = self._earlier.get(name)
-        if r is None or not self._weight or (r.shape, r.dtype) != (x.shape, x.dtype):
+        if residual is None or not self.weight:
             return x
-        target = np.array(r, wide(x.dtype))
+        if (residual.shape, residual.dtype) != (x.shape, x.dtype):
+            return x
+        target = np.array(residual, wide(x.dtype))
         with np.errstate(over="ignore", invalid="ignore"):
-            target *= target.dtype.type(self._weight)
+            target *= target.dtype.type(self.weight)
             target += x
         return target
 
-    def keep_rest(
-        self, name: str, target: NDArray, decoded: NDArray, out: NDArray | None = None
-    ) -> None:
-        """Keep what a tensor with its residual is above the tensor that its receiver decodes.
+    def waiting(self) -> dict[str, State]:
+        """Return the states of tensors that the round has not sent, residuals times the weight."""
+        return {name: self._waiting(self.states[name]) for name in list(self.states)}
 
-        Nothing of a tensor with a NaN or an infinity anywhere: the next round starts afresh for it.
-        ``out`` is an array that may hold it.
+    def _waiting(self, state: Mapping[str, NDArray]) -> State:
+        after = dict(state)
+        residual = after.pop(RESIDUAL, None)
+        if residual is not None and self.weight is not None:
+            is_one = self.weight == 1
+            after[RESIDUAL] = residual if is_one else residual * residual.dtype.type(self.weight)
+        return after
+
+    def with_residual(
+        self, state: State, target: NDArray, decoded: NDArray, out: NDArray | None = None
+    ) -> State:
+        """Return a tensor's state with what its target is above the tensor that arrives.
+
+        Without it where that is nothing, and for a tensor with a NaN or an infinity anywhere: the
+        next round starts afresh for it. ``out`` is an array that may hold it.
         """
-        self._earlier.pop(name, None)
         if decoded is target:
-            return
+            return state
         with np.errstate(invalid="ignore", over="ignore"):
             rest = np.subtract(target, decoded, out=out, dtype=wide(decoded.dtype))
-        if np.isfinite(rest).all() and rest.any():
-            self._rest[name] = narrow(rest, decoded.dtype)
+        if not (np.isfinite(rest).all() and rest.any()):
+            return state
+        return {**state, RESIDUAL: narrow(rest, decoded.dtype)}
 
-    def _add_energy(self, x: NDArray, start: NDArray, target: NDArray, decoded: NDArray) -> None:
-        step = energy_between(x, start)
-        if x.size and math.isfinite(step):
-            lost = 0.0 if decoded is target else energy_between(target, decoded)
-            wanted = step if target is x else energy_between(target, start)
-            self.energies.append(UpdateEnergy(step, wanted, lost, 1))
+
+def flat(states: Mapping[str, State]) -> dict[str, NDArray]:
+    """Return the arrays of all tensors' states by one name each, as a store keeps them."""
+    return {f"{key}{_TENSOR}{n}": x for n in sorted(states) for key, x in states[n].items()}
+
+
+def by_tensor(memory: Mapping[str, NDArray]) -> dict[str, dict[str, NDArray]]:
+    """Return the state of each tensor, given what `flat` has returned."""
+    states: dict[str, dict[str, NDArray]] = {}
+    for path, x in memory.items():
+        key, _, name = path.partition(_TENSOR)
+        states.setdefault(name, {})[key] = x
+    return states

@@ -29,9 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsz.arrays import COMPLEX_DTYPES, Buffer, NDArray, chunks, finfo, octets, raw, wide
-from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec, LosslessCodec, Raw, _stream
-from fedsz.codecs.base import FLOAT32, Opened, OpenedArray
+from fedsz.codecs.base import FLOAT32, Encoded, Opened, OpenedArray
 from fedsz.codecs.lossless import Zstd
 from fedsz.codecs.spread import half_ulp
 from fedsz.codecs.uniform import Comparison, compare
@@ -62,27 +61,10 @@ class Entry(NamedTuple):
     base: NDArray | None = None
 
 
-class Within(NamedTuple):
-    """A tensor that is coded within a bound.
-
-    Attributes:
-        payload: of the codec.
-        bound: that the tensor keeps, absolute.
-        max_error: the largest error, in float64.
-        is_difference: whether the payload is of the difference from a base.
-    """
-
-    payload: bytes
-    bound: float
-    max_error: float
-    is_difference: bool = False
-
-
-def encode_within(x: NDArray, bound: float, codec: Codec) -> Within | None:
+def encode_within(x: NDArray, bound: float, codec: Codec) -> Encoded | None:
     """Code ``x`` so that the bound holds in its own dtype; None where that cannot be had."""
     if x.dtype in codec.dtypes:
-        encoded = codec.encode_measured(x, bound)
-        return Within(encoded.payload, bound, encoded.max_error)
+        return codec.encode_measured(x, bound)
     with np.errstate(over="ignore", invalid="ignore"):
         single = x.astype(FLOAT32)
     if not np.isfinite(single).all():
@@ -96,26 +78,22 @@ def encode_within(x: NDArray, bound: float, codec: Codec) -> Within | None:
     payload = codec.encode(single, spare)
     back = narrow(codec.decode(payload, x.shape), x.dtype)
     error = float(np.abs(back.astype(np.float64) - doubles).max(initial=0.0))
-    return Within(payload, bound, error) if error <= bound or not codec.keeps_bound else None
+    return Encoded(payload, error) if error <= bound or not codec.keeps_bound else None
 
 
-def encode_difference(
-    x: NDArray, base: NDArray, error_bound: ErrorBound, codec: Codec
-) -> Within | None:
+def encode_difference(x: NDArray, base: NDArray, bound: float, codec: Codec) -> Encoded | None:
     """Code x - base, of one floating dtype and shape; None where no difference can stand for ``x``.
 
-    The bound is on the tensor: of its range for ``rel``; of the difference's standard deviation for
-    ``std``. The codec gets the difference in float64 for float64 tensors and float32 for others.
+    The bound is on the tensor. The codec gets the difference in float64 for float64 tensors and
+    float32 for others.
     """
     if not x.size:
         return None
     dtype = wide(x.dtype)
-    statistics = compared(x, base, deviation=error_bound.kind == "std")
+    statistics = compared(x, base, deviation=False)
     # NaN and infinities come back exactly only as they are.
     if not (math.isfinite(statistics.least) and math.isfinite(statistics.greatest)):
         return None
-    spread = statistics.deviation if error_bound.kind == "std" else statistics.high - statistics.low
-    bound = error_bound.absolute_of(spread)
     largest = max(-statistics.low, statistics.high)
     if largest + bound > float(finfo(dtype).max):
         return None  # a sum could be infinite
@@ -133,13 +111,13 @@ def encode_difference(
         coded = encode_within(np.subtract(x, base, dtype=dtype), spare, codec)
         if coded is None:
             return None
-        payload, error = coded.payload, coded.max_error
+        payload, error = coded
     if not codec.keeps_bound:  # beyond which roundings are larger
         rounding += half_ulp(largest + error + rounding, x.dtype)
     error += rounding
     if x.dtype != dtype:
         error = min(error + narrowing, 2 * error)
-    return Within(payload, bound, error, is_difference=True)
+    return Encoded(payload, error)
 
 
 def compared(x: NDArray, base: NDArray, *, deviation: bool) -> Comparison:

@@ -14,9 +14,8 @@ import numpy as np
 
 import fedsz
 from fedsz.arrays import DTYPE_IDS
-from fedsz.core.coders import CodecCoder
 from fedsz.core.encode import compress_measured
-from fedsz.core.feedback import UpdateCoder
+from fedsz.core.feedback import RESIDUAL, Update
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.stream.format import PREFIX
@@ -82,11 +81,11 @@ class Case(NamedTuple):
         if self.residuals is None:
             return compress_measured(self.state, settings, base)[0], b""
         sent = base or Reference.of({name: np.zeros_like(x) for name, x in self.state.items()})
-        coder = UpdateCoder(CodecCoder(settings), sent, dict(self.residuals), self.weight)
-        stream = compress_measured(self.state, settings, base, coder=coder)[0]
-        rest = coder.residuals()
+        states = {name: {RESIDUAL: r} for name, r in self.residuals.items()}
+        update = Update(sent, states, self.weight)
+        stream, report = compress_measured(self.state, settings, base, update=update)
         left = (
-            rest.get(name, np.zeros_like(x)).tobytes()
+            report.states.get(name, {}).get(RESIDUAL, np.zeros_like(x)).tobytes()
             for name, x in self.state.items()
             if DTYPE_IDS[x.dtype] < len(FLOATS)
         )

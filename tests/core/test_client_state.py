@@ -14,10 +14,11 @@ from flwr.app import Array, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedsz.core.client import RESIDUAL, ClientSession
-from fedsz.core.coders import alike, by_tensor, flat
+from fedsz.core.client import ClientSession
+from fedsz.core.coders import alike
 from fedsz.core.decode import decompress
 from fedsz.core.encode import compress
+from fedsz.core.feedback import RESIDUAL, by_tensor, flat
 from fedsz.core.protocol import ReplyNote, Request
 from fedsz.core.reference import Reference
 from fedsz.core.settings import WITHOUT_FEEDBACK, Settings

@@ -15,9 +15,10 @@ import fedsz
 from fedsz.codecs import CODECS
 from fedsz.core import broadcast as broadcasts
 from fedsz.core.broadcast import KEY_FRAME, Broadcast, initial_reference
-from fedsz.core.client import RESIDUAL, ClientSession, Memory
+from fedsz.core.client import ClientSession, Memory
 from fedsz.core.decode import owned, unpack
 from fedsz.core.encode import compress
+from fedsz.core.feedback import RESIDUAL
 from fedsz.core.grid import initial_spacing
 from fedsz.core.partition import is_lossy
 from fedsz.core.protocol import ReplyNote, Request

@@ -11,10 +11,9 @@ import pytest
 from fedsz.arrays import wide
 from fedsz.codecs import CODECS
 from fedsz.codecs.spread import energy_between
-from fedsz.core.coders import CodecCoder
 from fedsz.core.decode import arrays_of
-from fedsz.core.encode import compress_measured
-from fedsz.core.feedback import UpdateCoder, UpdateEnergy
+from fedsz.core.encode import Report, compress_measured
+from fedsz.core.feedback import RESIDUAL, Update
 from fedsz.core.reference import Reference, bounds_of_step, energies
 from fedsz.core.settings import Settings
 from fedsz.core.tensors import narrow
@@ -67,13 +66,13 @@ def check(
     settings: Settings,
     *,
     measured: bool = True,
-) -> tuple[UpdateCoder, bytes]:
+) -> tuple[Report, bytes]:
     """Code an update that has a residual of two rounds before, and compare with what arrives."""
     base = reference if settings.sends_differences else None
     weight = settings.decay**2
     bounds = bounds_of(state, reference, residual, settings)
-    coder = UpdateCoder(CodecCoder(settings, bounds), reference, dict(residual), weight)
-    stream, report = compress_measured(state, settings, base, coder=coder)
+    update = Update(reference, {name: {RESIDUAL: r} for name, r in residual.items()}, weight)
+    stream, report = compress_measured(state, settings, base, bounds=bounds, update=update)
     decoded = arrays_of(Reader(stream), base)
 
     assert report.max_error <= 1
@@ -90,7 +89,7 @@ def check(
         with np.errstate(all="ignore"):
             rest = narrow(np.subtract(target, y, dtype=wide(x.dtype)), x.dtype)
         expected = rest if np.isfinite(rest).all() else np.zeros_like(rest)
-        rest = coder.residuals().get(name, np.zeros_like(x))
+        rest = report.states.get(name, {}).get(RESIDUAL, np.zeros_like(x))
         assert (rest.dtype, rest.shape) == (x.dtype, x.shape)
         assert np.array_equal(rest, expected)
         if name in energies(state, reference, settings):
@@ -98,10 +97,9 @@ def check(
             sides = ((x, start), (sent, start), (sent, y))
             energy += [energy_between(*side) for side in sides]
     if measured:
-        total = UpdateEnergy.total(coder.energies)
-        counted = [total.step, total.target, total.residual]
+        counted = [report.energy.step, report.energy.target, report.energy.residual]
         assert counted == pytest.approx(energy.tolist(), nan_ok=True)
-    return coder, stream
+    return report, stream
 
 
 @every_dtype
@@ -126,9 +124,9 @@ def test_the_residual_is_that_of_the_decoded_stream(
 @every_dtype
 @pytest.mark.parametrize("codec", CODERS)
 def test_every_codec(dtype: np.dtype, codec: str) -> None:
-    coder, _ = check(*update(dtype), Settings(error_bound="1e-2", codec=codec))
+    report, _ = check(*update(dtype), Settings(error_bound="1e-2", codec=codec))
 
-    assert len(coder.energies) == 2
+    assert report.energy.tensors == 2
 
 
 @pytest.mark.sampled(12)
@@ -143,8 +141,8 @@ def test_what_is_not_finite_leaves_no_residual(dtype: np.dtype, bad: float, side
     start = Reference(where) if side == "start" else start
 
     for bound in ("std:2", "1e-2", "step:1"):
-        coder, _ = check(state, start, residual, Settings(error_bound=bound))
-        assert side == "start" or "fc.weight" not in coder.residuals()
+        report, _ = check(state, start, residual, Settings(error_bound=bound))
+        assert side == "start" or "fc.weight" not in report.states
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
@@ -174,11 +172,11 @@ def test_a_bound_by_the_deviation_is_of_the_step_whatever_the_residual(dtype: np
 
 
 def test_a_residual_of_a_tensor_that_is_not_sent_waits_with_its_weight() -> None:
-    residual = {"gone.weight": np.ones(9, np.float32)}
+    states = {"gone.weight": {RESIDUAL: np.ones(9, np.float32)}}
 
-    coder = UpdateCoder(CodecCoder(Settings()), Reference({}), dict(residual), 0.5)
+    _, report = compress_measured({}, Settings(), update=Update(Reference({}), states, 0.5))
 
-    assert coder.residuals()["gone.weight"].tolist() == [0.5] * 9
+    assert report.states["gone.weight"][RESIDUAL].tolist() == [0.5] * 9
 
 
 def test_a_residual_that_does_not_fit_is_not_used() -> None:
@@ -189,6 +187,6 @@ def test_a_residual_that_does_not_fit_is_not_used() -> None:
         "h": np.ones(2, np.float64),  # another dtype
     }
 
-    coder = UpdateCoder(CodecCoder(Settings()), Reference({}), dict(residual))
+    update = Update(Reference({}), {}, 1.0)
 
-    assert all(coder.target(name, x) is x for name, x in state.items())
+    assert all(update.target(x, residual[name]) is x for name, x in state.items())

@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Context, Message
 
 import fedsz
-from fedsz.core.coders import by_tensor
+from fedsz.core.feedback import by_tensor
 from fedsz.errors import ConfigError, TooFewReplies
 from fedsz.flower import FedBuff, FedSZGrid, StreamingFedAvg, fedbuff
 from fedsz.flower.records import stream_of

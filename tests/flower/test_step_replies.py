@@ -9,8 +9,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg
 
-from fedsz.core.client import RESIDUAL
-from fedsz.core.coders import by_tensor
+from fedsz.core.feedback import RESIDUAL, by_tensor
 from fedsz.core.reference import Reference, is_step
 from fedsz.flower import FedSZGrid, LocalGrid
 from fedsz.flower.store import RecordStore

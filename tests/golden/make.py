@@ -72,8 +72,8 @@ class Case:
         if self.chain:
             # Not by `compress`, which takes no chain that keeps state.
             settings, reference = Settings(lossless="zstd"), Reference.of(self.reference())
-            coder = PipelineCoder(methods.parse(self.chain), seed=7)
-            return compress_measured(arrays, settings, reference, coder=coder)[0]
+            pipeline = PipelineCoder(methods.parse(self.chain), seed=7)
+            return compress_measured(arrays, settings, reference, pipeline=pipeline)[0]
         if self.bound is None:
             lossless = self.codec if not self.codec.lossy else "zstd"
             return fedsz.compress(

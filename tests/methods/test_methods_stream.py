@@ -16,6 +16,8 @@ import fedsz
 from fedsz.core.coders import PipelineCoder
 from fedsz.core.decode import PipelineDecoder
 from fedsz.core.encode import compress_measured
+from fedsz.core.feedback import Update
+from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.core.tensors import Entry
 from fedsz.errors import (
@@ -219,24 +221,23 @@ def test_more_than_there_is_sends_the_tensor_as_it_is(text: str, shape: tuple[in
 @pytest.mark.parametrize("text", ["dgc>topk", "dgc:clip=1>topk"])
 def test_a_state_of_another_model_is_begun_anew(text: str) -> None:
     ours, theirs = ordinary(3), ordinary(4, 900)
-    before = PipelineCoder(parse(text))
-    before.encode(Entry(0, "fc.weight", theirs))
-    assert before.state
+    coder, entry = PipelineCoder(parse(text)), Entry(0, "fc.weight", ours)
+    before = coder.encode(Entry(0, "fc.weight", theirs), theirs).state
+    assert before
 
-    goes_on, fresh = PipelineCoder(parse(text), earlier=before.state), PipelineCoder(parse(text))
-    payloads = [coder.encode(Entry(0, "fc.weight", ours)) for coder in (goes_on, fresh)]
+    goes_on, fresh = coder.encode(entry, ours, before), coder.encode(entry, ours)
 
-    assert payloads[0] == payloads[1]
-    assert payloads[0] is not None
+    assert goes_on.part == fresh.part
+    assert goes_on.part is not None
 
 
 def test_a_tensor_with_nan_forgets_its_state() -> None:
     x = ordinary(5)
     x[3, 4] = np.nan
-    coder = PipelineCoder(parse("dgc>topk"))
 
-    assert coder.encode(Entry(0, "fc.weight", x)) is None
-    assert coder.state == {}
+    coded = PipelineCoder(parse("dgc>topk")).encode(Entry(0, "fc.weight", x), x)
+
+    assert (coded.part, coded.state) == (None, {})
 
 
 @pytest.mark.parametrize("text", ["randk:k=20%", "sketch", "rotate>sign"])
@@ -298,12 +299,16 @@ def test_near_the_largest_number_what_is_written_decodes(text: str) -> None:
         largest = np.finfo(dtype).max
         for signs in (rng.choice([-1, 1], (30, 40)), rng.uniform(-1, 1, (30, 40)), np.eye(30, 40)):
             x = (signs * largest).astype(dtype)
-            coder = PipelineCoder(parse(text))
-            blob, _ = compress_measured({"w": x}, Settings(threshold=0), coder=coder)
+            blob, report = compress_measured(
+                {"w": x},
+                Settings(threshold=0),
+                pipeline=PipelineCoder(parse(text)),
+                update=Update(Reference({}), {}),
+            )
             (y,) = fedsz.decompress(blob, as_numpy=True).values()
 
             assert np.isfinite(y).all()
-            assert all(np.isfinite(array).all() for array in coder.state.values())
+            assert all(np.isfinite(array).all() for array in report.states.get("w", {}).values())
 
 
 @pytest.mark.parametrize("text", ["topk:k=3", "sign"])

@@ -9,8 +9,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 
-from fedsz.core.client import RESIDUAL
-from fedsz.core.coders import by_tensor
+from fedsz.core.feedback import RESIDUAL, by_tensor
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, StreamingFedAvg
 from fedsz.flower.store import RecordStore
 from fedsz.privacy.flower_client import LocalNoise

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Context, Message
 
-from fedsz.core.client import RESIDUAL
-from fedsz.core.coders import by_tensor
+from fedsz.core.feedback import RESIDUAL, by_tensor
 from fedsz.flower import FedSZGrid, FedSZMod, LocalGrid, SecureMember, SecureSum, StreamingFedAvg
 from fedsz.flower.store import RecordStore
 from tests.federation import app_of, around, record_of, to_arrays

@@ -227,7 +227,7 @@ def test_a_pipeline_costs_two_and_a_half_times_the_model(text: str, way: str) ->
     receiver = Receiver({"w": rng.random((SMALL // 4 // 128, 128), np.float32)})
     step = rng.laplace(size=receiver.base["w"].shape).astype(np.float32)
     of, after = (None, step) if way == "values" else (receiver.reference, receiver.base["w"] + step)
-    blob, _ = compress_measured({"w": after}, Settings(), of, coder=PipelineCoder(parse(text)))
+    blob, _ = compress_measured({"w": after}, Settings(), of, pipeline=PipelineCoder(parse(text)))
     assert Reader(blob).header.chains
 
     tracemalloc.start()
