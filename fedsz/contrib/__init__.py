@@ -28,5 +28,6 @@ ENTRY_POINTS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("schedule", "fedsz.contrib.schedule:Schedule"),
         ("accuracy", "fedsz.contrib.accuracy:Accuracy"),
         ("dc2", "fedsz.contrib.dc2:Dc2"),
+        ("layers", "fedsz.contrib.layers:Layers"),
     ),
 }

@@ -92,6 +92,11 @@ class Controller:
         for record in history:
             self.decide(record)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the server has to measure of the next round; see `Policy.needs`."""
+        return frozenset[str]().union(*(policy.needs for policy in self._policies))
+
     def decide(self, record: RoundRecord) -> Decision:
         """Add a round that is over, the first is round 0, and return the decision for the next one.
 

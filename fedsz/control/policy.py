@@ -15,6 +15,8 @@ from fedsz.spec_strings import NO_SETTING, check_settings
 
 FIXED: Final = "fixed"
 AUTO: Final = "auto"
+SPREAD: Final = "spread"
+SENSITIVITY: Final = "sensitivity"
 DEFAULT_TOLERANCE: Final = 0.5  # points of accuracy
 
 
@@ -56,6 +58,11 @@ class Policy(ABC):
     def __post_init__(self) -> None:
         """Check the settings."""
         check_settings(self)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the server has to measure for `observe`: of `SPREAD` and `SENSITIVITY`."""
+        return frozenset()
 
     def init(self) -> Any:
         """Return the state before any round."""

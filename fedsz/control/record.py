@@ -253,6 +253,10 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
         train_seconds: the clients' time to train, added up, as they report it.
         test_seconds: the server's time to test the averaged model.
         decision: how this round was sent; None in round 0.
+        spread: by lossy tensor, its elements and the root mean square of this round's averaged
+            update; empty unless the policy asks for it.
+        sensitivity: by lossy tensor, the rise of the held-out loss, in nats, over the mean squared
+            error of its elements, as `fedsz.training.sensitivity` measures it; likewise.
         epsilon: what the run has spent of differential privacy; None where it has none.
         delta: that this is at; likewise.
         clipping_norm: that each update was clipped to; likewise.
@@ -269,6 +273,8 @@ class RoundRecord(Traffic, frozen=True, kw_only=True, tag_field="event", tag="ro
     train_seconds: float = 0.0
     test_seconds: float = 0.0
     decision: Decision | None = None
+    spread: dict[str, tuple[int, float]] = {}
+    sensitivity: dict[str, float] = {}
     epsilon: float | None = None
     delta: float | None = None
     clipping_norm: float | None = None

@@ -17,7 +17,7 @@ from fedsz import flower_compat as compat
 from fedsz.bounds import ErrorBound
 from fedsz.codecs import Codec
 from fedsz.control.controller import Controller, asked_for
-from fedsz.control.policy import DEFAULT_TOLERANCE
+from fedsz.control.policy import DEFAULT_TOLERANCE, SENSITIVITY
 from fedsz.control.record import RoundRecord, Traffic
 from fedsz.core.settings import DEFAULT
 from fedsz.errors import ConfigError, CorruptStream, FedszError, RefusedReply, TooFewReplies
@@ -129,6 +129,8 @@ class FedSZGrid(WrappedGrid):
         else:
             policy, config = asked_for(policy, named, decay=decay, codec=codec, lossless=lossless)
             controller = Controller(policy, config, tolerance=tolerance, rounds=rounds)
+            if SENSITIVITY in controller.needs:
+                raise ConfigError(f"policy {policy!r} needs a held-out set: `fedsz server` has one")
             if (chain := config.pipeline) is not None and chain.biased:
                 logger.warning(
                     "fedsz: update %r is biased, and what it leaves out is lost: write feedback>"
@@ -196,7 +198,7 @@ class FedSZGrid(WrappedGrid):
 
         Args:
             measured: fields of `fedsz.control.record.RoundRecord` that no Grid can know: accuracy,
-                loss, train_seconds and test_seconds.
+                loss, spread, sensitivity, train_seconds and test_seconds.
         """
         with self._lock:
             record = self._end(measured)

@@ -27,7 +27,7 @@ from fedsz.core.client import ClientSession, Memory
 from fedsz.core.protocol import Request
 from fedsz.core.reference import Reference
 from fedsz.core.settings import DEFAULT, LEAST_BYTES
-from fedsz.errors import FedszError
+from fedsz.errors import ConfigError, FedszError
 from fedsz.formatting import one_line
 from fedsz.nvflare.content import (
     NAME,
@@ -275,7 +275,8 @@ class FedSZServerFilter(ModelFilter):
         self.codec, self.lossless, self.decay = codec, lossless, decay
         self.update, self.downlink, self.shared_initial = update, downlink, shared_initial
         self._without: set[str] = set()  # clients that are known to have no such filter
-        self._controller()  # raises now, and not in the job
+        if self._controller().needs:
+            raise ConfigError("this policy needs a held-out set: `fedsz server` has one")
 
     def _controller(self) -> Controller:
         names = ("error_bound", "threshold", "rule", "update", "downlink")

@@ -12,8 +12,11 @@ from typing import Any, Final, NamedTuple
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from fedsz.arrays import NDArray
 from fedsz.control.controller import Controller
+from fedsz.control.policy import SENSITIVITY, SPREAD
 from fedsz.control.record import RoundRecord
+from fedsz.core.reference import Reference, energies
 from fedsz.core.settings import DELTA_EF
 from fedsz.errors import ConfigError
 from fedsz.flower.fedbuff import MOST_AHEAD, FedBuff
@@ -32,6 +35,7 @@ from fedsz.training.model_state import arrays_of, load, start_from
 from fedsz.training.options import RunConfig, options
 from fedsz.training.run_folder import Checkpoint, RunFolder
 from fedsz.training.seeding import seed_of, seeded
+from fedsz.training.sensitivity import measure
 from fedsz.training.task import LoadedTask, load_task
 from fedsz.transport.credentials import read_issued, revoked_serials
 from fedsz.whole_files import read_bytes
@@ -157,9 +161,12 @@ class _Rounds:
         self._config, self._problem, self._on_round = config, problem, on_round
         self._folder, self._run_id = folder, grid.run.run_id
         self._train_seconds = 0.0  # of the round's clients
+        controller = controller_of(config, folder.history() if folder else ())
+        self._needs = controller.needs
+        self._before: Mapping[str, NDArray] = {}  # average of the round before
         self.grid = FedSZGrid(
             grid,
-            policy=controller_of(config, folder.history() if folder else ()),
+            policy=controller,
             shared_initial=True,
             rules=rules_of(config),
             deadlines=deadlines_of(config),
@@ -175,7 +182,7 @@ class _Rounds:
             self.strategy.on_release = folder.keep_release
         self._last = folder.checkpoint if folder else None  # checkpoint before this process
         if self._last:
-            load(problem.model, to_record(dict(self._last.model)))
+            self._before = load(problem.model, to_record(dict(self._last.model)))
             self.grid.restore(self._last.grid)
             self.strategy.done = self._last.done.round
             self.strategy.restore(self._last.strategy)
@@ -203,12 +210,14 @@ class _Rounds:
         averaged = load(model, arrays)
         with seeded(seed_of(self._config.seed, number)):
             result = task.evaluate(model, held_out)
+        test_seconds = time.monotonic() - begin
         record = self.grid.end_round(
             accuracy=result.accuracy,
             loss=result.loss,
             uncounted=self.strategy.quorum.why,
             train_seconds=self._train_seconds,
-            test_seconds=time.monotonic() - begin,
+            test_seconds=test_seconds,
+            **self._measured(number, averaged),
             **_spent(self.strategy, number),
         )
         self._train_seconds = 0.0
@@ -218,6 +227,24 @@ class _Rounds:
         if self._on_round:
             self._on_round(record)
         return MetricRecord({name: x for name, x in result._asdict().items() if x is not None})
+
+    def _measured(self, number: int, averaged: Mapping[str, NDArray]) -> dict[str, Any]:
+        """Return the spread of a round's step and the sensitivity to errors, if they are needed."""
+        if not self._needs:
+            return {}
+        config = self._config
+        moved = {
+            name: (count, math.sqrt(energy / count))
+            for name, (count, energy) in energies(
+                averaged, Reference(self._before), config.compression
+            ).items()
+        }
+        self._before = averaged
+        steps = {name: deviation for name, (_, deviation) in moved.items() if deviation > 0}
+        if SENSITIVITY not in self._needs or not steps:
+            return {SPREAD: moved}
+        seed = config.seed + number  # other noise each round, since policies average
+        return {SPREAD: moved, SENSITIVITY: measure(*self._problem, steps, seed=seed)}
 
 
 def _spent(strategy: StreamingFedAvg, number: int) -> dict[str, Any]:

@@ -27,9 +27,11 @@ SPECS = (
     "schedule:first=std:4e+0,down_last=std:1e-1",
     "accuracy",
     *(f"dc2:rule={rule}" for rule in Steps),
+    "layers",
+    "layers:limit=4",
     "gate",
     "gate:again=2",
-    "auto+accuracy+gate",
+    "auto+layers+gate",
     "schedule:first=std:1e+1+accuracy+dc2",
 )
 
@@ -66,6 +68,16 @@ rows = st.builds(
     replies=st.integers(0, 2),
     clients=st.lists(client_records, max_size=3),
     decision=st.none() | decisions,
+    spread=st.dictionaries(
+        names,
+        st.tuples(
+            st.sampled_from([0, 1, 10**9]),
+            st.sampled_from([0.0, 1e-300, 1e-3, 1e300, math.inf, math.nan]),
+        ),
+    ),
+    sensitivity=st.dictionaries(
+        names, st.sampled_from([0.0, 1e-300, 1.0, 1e300, math.inf, math.nan, -1.0])
+    ),
 )
 histories = st.lists(rows, max_size=6)
 
@@ -80,6 +92,7 @@ def test_any_history_makes_a_decision_that_can_be_carried_out(
     assert decided == msgspec.json.decode(msgspec.json.encode(decided), type=Decision)
     told = [decided.config.bound, decided.config.downlink_bound]
     assert {bound.kind for bound in told if bound} == {"step" if "auto" in spec else "std"}
+    assert all(1 / 8 <= factor <= 8 for factor in decided.config.factors.values())
     assert "\n" not in decided.why
 
 
@@ -93,6 +106,8 @@ def test_a_record_replays_to_the_same_decisions(spec: str) -> None:
             float(rng.uniform()),
             float(rng.uniform()),
             clients=[client(str(node), bandwidth=float(rng.lognormal(14))) for node in range(3)],
+            spread={f"layer{i}": (1000 * (i + 1), float(rng.lognormal())) for i in range(3)},
+            sensitivity={f"layer{i}": float(rng.lognormal()) for i in range(3)},
             decision=decide(spec, history) if history else None,
         )
         history.append(msgspec.json.decode(msgspec.json.encode(seen), type=RoundRecord))
@@ -118,6 +133,8 @@ def test_a_controller_keeps_nothing_of_its_rounds() -> None:
                     number,
                     number / 1000,
                     clients=[client(str(node), bandwidth=1e6 + number) for node in range(20)],
+                    spread={"layer": (1000, 1.0 + number)},
+                    sensitivity={"layer": float(number)},
                     decision=asked.decision,
                 )
             )

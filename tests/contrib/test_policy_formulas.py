@@ -1,4 +1,4 @@
-"""`schedule`, `dc2` and `gate` decide by their formulas."""
+"""`schedule`, `dc2`, `gate` and `layers` decide by their formulas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedsz.contrib.dc2 import Dc2
 from fedsz.control.gate import RAW
 from fedsz.control.record import RoundRecord
 from fedsz.control.transfer_time import UpdateCost
-from tests.policies import client, decide, factor_of, row
+from tests.policies import BASE, client, decide, factor_of, row
 
 
 @given(st.integers(2, 50), st.floats(1, 9), st.floats(0.1, 1))
@@ -152,3 +152,43 @@ def test_gate_goes_by_the_median_of_the_last_three() -> None:
 
     assert decide("gate", [row(0), *history[:2]]).codecs == {"1": RAW}
     assert decide("gate", [row(0), *history]).codecs == {}
+
+
+tensors = st.tuples(st.integers(1, 10**7), st.floats(0.01, 8.0), st.floats(0.5, 2.0))
+
+
+@given(st.lists(tensors, min_size=1, max_size=20), st.sampled_from(["std:3", "abs:0.1", "step:2"]))
+def test_layers_keep_the_bits_and_make_the_cost_of_each_error_equal(
+    layers: list[tuple[int, float, float]], bound: str
+) -> None:
+    counts, deviations, costs = np.array(layers, dtype=np.float64).T
+    names = [f"layer{i}" for i in range(len(layers))]
+    seen = row(
+        1,
+        spread={n: (count, s) for n, (count, s, _) in zip(names, layers, strict=True)},
+        sensitivity={n: c * count for n, (count, _, c) in zip(names, layers, strict=True)},
+    )
+
+    decided = decide("layers:limit=1e6", [row(0), seen], BASE.replace(error_bound=bound))
+
+    factors = np.array([decided.config.factors[name] for name in names])
+    assert counts @ np.log2(factors) == pytest.approx(0, abs=1e-3 * counts.sum())
+    rms = math.sqrt(float(counts @ deviations**2) / float(counts.sum()))
+    units = {"std": deviations, "abs": 1.0, "step": np.minimum(rms, 4 * deviations)}
+    errors = factors * units[ErrorBound.of(bound).kind] * np.sqrt(costs)
+    assert errors == pytest.approx(errors[0], rel=2e-3)
+
+
+def test_layers_wait_for_what_they_need_and_leave_out_what_cannot_be_known() -> None:
+    spread = {"a": (1000, 1.0), "b": (1000, 1.0), "gone": (0, 1.0), "still": (9, 0.0)}
+    unknown = row(1, spread=spread)
+    lost = msgspec.structs.replace(unknown, sensitivity={"a": math.nan, "b": 0.0})
+    known = row(2, sensitivity={"a": 1.0, "b": 2.0, "gone": 1.0, "still": 1.0})
+    for history in ([row(0), unknown], [row(0), lost]):
+        assert decide("layers", history).config.factors == {}
+    factors = decide("layers", [row(0), lost, known]).config.factors
+
+    assert factors.keys() == {"a", "b"}
+    assert factors["a"] == pytest.approx(1.0, rel=1e-3)  # b's mean is 1, as a's is
+    before = BASE.replace(factors={"a": 0.5, "other": 2.0})
+    assert decide("layers", [row(0), unknown], before).config.factors == before.factors

@@ -149,7 +149,9 @@ def test_a_schedule_runs_over_the_rounds_it_is_told_of() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"policy": "layers"}, "held-out set"),
         ({"policy": "brave"}, "no policy 'brave'"),
+        ({"policy": "auto+layers"}, "held-out set"),
         ({"policy": "schedule:first=std:3,last=std:1"}, "needs the number of rounds"),
         ({"rounds": 0}, "rounds must be at least 1"),
         ({"rounds": -1}, "rounds must be at least 1"),

@@ -65,6 +65,13 @@ def test_auto_needs_no_other_option(of_auto: tuple[Path, list[RoundRecord]]) -> 
     assert 0.1 < rows[-1].residual_ratio < 1
 
 
+def test_layers_measure_what_they_need(tmp_path: Path) -> None:
+    rows = run(tmp_path / "run", policy="layers", update="delta", error_bound="std:1")
+    assert rows[1].sensitivity.keys() <= rows[1].spread.keys()
+    assert rows[1].sensitivity
+    assert len(set(rows[3].decision.config.factors.values())) > 1
+
+
 def test_the_command_tells_what_and_why(of_auto: tuple[Path, list[RoundRecord]]) -> None:
     folder, rows = of_auto
     told = CliRunner().invoke(app, ["decisions", str(folder)])

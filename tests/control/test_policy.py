@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from fedsz.control.controller import POLICIES
+from fedsz.control.controller import POLICIES, all_policies
 from fedsz.core.settings import EXACT
 from fedsz.errors import ConfigError
 from tests.policies import BASE, controller, decide
@@ -16,7 +16,7 @@ from tests.policies import BASE, controller, decide
 @pytest.mark.parametrize(
     ("spec", "why", "changes"),
     [
-        ("", "no policy ''; have fixed, auto, gate, schedule, accuracy, dc2", {}),
+        ("", "no policy ''; have fixed, auto, gate, schedule, accuracy, dc2, layers", {}),
         ("fix", "no policy 'fix'", {}),
         ("auto+", "no policy ''", {}),
         ("fixed:x=1", "policy 'fixed' has no setting 'x'; have none", {}),
@@ -32,6 +32,8 @@ from tests.policies import BASE, controller, decide
         ("dc2:rule=da9", "must be one of mean, aimd, aiad, trend, band", {}),
         ("dc2:seconds=-1", "finite and above 0", {}),
         ("dc2:width=1", "above 0, below 1", {}),
+        ("layers:limit=0.5", "at least 1", {}),
+        ("layers", "layers needs update delta", {"update": "weights"}),
         ("gate:codecs=szx", "policy 'gate' has no setting 'codecs'; have again", {}),
         ("gate:again=0", "at least 1", {}),
     ],
@@ -46,6 +48,13 @@ def test_specs_that_cannot_be_are_refused_with_what_can(
 def test_a_tolerance_is_a_number() -> None:
     with pytest.raises(ConfigError, match="tolerance"):
         controller("auto", tolerance=math.nan)
+
+
+def test_joined_policies_need_what_each_of_them_needs() -> None:
+    assert {policy.name for policy in all_policies() if policy.needs} == {"layers"}
+    assert not controller("auto+gate").needs
+    assert controller("gate+layers").needs == {"spread", "sensitivity"}
+    assert controller("layers+auto").needs == {"spread", "sensitivity"}
 
 
 def test_the_core_has_three_policies() -> None:

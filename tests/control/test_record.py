@@ -42,6 +42,8 @@ RECORD = RoundRecord(
         codecs={"7": "raw"},
         why="because",
     ),
+    spread={"a": (9, 0.5)},
+    sensitivity={"a": 2.0},
 )  # fmt: skip
 
 

@@ -145,10 +145,10 @@ def test_ways(text: str, written: list[str]) -> None:
 
 
 def test_what_a_way_leaves_open_is_an_option() -> None:
-    options = {"downlink": "std:1", "tolerance": 2.0, "policy": "accuracy"}
+    options = {"downlink": "std:1", "tolerance": 2.0, "policy": "layers"}
 
     assert ways("raw,delta@0.1,delta@0.1/std:2,auto", **options) == [
-        "raw", "delta@0.1/std:1 by accuracy@2", "delta@0.1/std:2 by accuracy@2",
+        "raw", "delta@0.1/std:1 by layers@2", "delta@0.1/std:2 by layers@2",
         "weights/std:1 by auto@2",
     ]  # fmt: skip
 

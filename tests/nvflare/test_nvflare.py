@@ -322,6 +322,7 @@ def test_settings_that_cannot_be_are_refused_where_the_job_is_made() -> None:
     for settings, says in (
         ({"error_bound": -1}, "above 0"),
         ({"policy": "brave"}, "no policy 'brave'"),
+        ({"policy": "layers", "error_bound": "std:3"}, "held-out set"),
     ):
         with pytest.raises(ConfigError, match=says):
             FedSZServerFilter(**settings)
