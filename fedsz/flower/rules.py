@@ -86,9 +86,8 @@ class Rules:
             a number; or ``"none"``. A client of a larger weight than the typical one may move less
             in proportion. Updates above are scaled down, or refused after ``"refuse:"``.
         weighted_by: the metric that is the weight of a reply.
-        tolerant: whether clients that keep failing are asked in every round, and a reply may have
-            other records or metrics than most of its round, or metrics that are not finite.
-            Flower's own strategies do not take such replies.
+        tolerant: whether a reply may have no weight, other records or metrics than most of its
+            round, or metrics that are not finite. Flower's own strategies do not take such replies.
 
     Raises:
         ConfigError: a limit is out of range.

@@ -18,7 +18,7 @@ from fedsz.core.broadcast import Broadcast
 from fedsz.core.reference import Reference
 from fedsz.core.settings import Settings
 from fedsz.errors import ConfigError
-from fedsz.flower import FedSZGrid, LocalGrid, StreamingFedAvg
+from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.records import to_array
 from tests.federation import (
     CLIENTS,
@@ -262,15 +262,3 @@ def test_a_bound_that_is_none_is_refused(bound: str) -> None:
         FedSZGrid(grid_of(app_of()), 1e-2, downlink=bound)
     with pytest.raises(ConfigError, match="error bound"):
         FedSZGrid(grid_of(app_of()), bound, update="delta+ef")
-
-
-def test_a_model_below_1_kb_goes_both_ways_as_it_is() -> None:
-    start = {"w": np.random.default_rng(0).normal(size=100).astype(np.float32)}
-    app = app_of(lambda i, model: {"w": model["w"] * np.float32(1 + i)})
-    finals = []
-    for wrap in (lambda grid: grid, lambda grid: FedSZGrid(grid)):
-        grid = wrap(LocalGrid(app, [{"partition-id": i} for i in range(2)]))
-        result = StreamingFedAvg(fraction_evaluate=0).start(grid, record_of(start), num_rounds=3)
-        finals.append(to_arrays(result.arrays)["w"])
-
-    np.testing.assert_array_equal(*finals)

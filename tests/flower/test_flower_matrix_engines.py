@@ -3,47 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("ray", reason="needs flwr[simulation]")
 
-from tests.flower_engine import LONG, ROOT, environment, flwr_run, superlink, supernodes
+from tests.flower_engine import ROOT, flwr_run, superlink, supernodes
 
 pytestmark = [pytest.mark.release, pytest.mark.repository, pytest.mark.slow]
-
-# Ray's processes must not stay in pytest's.
-PROGRAM = """
-from tests.flower.flower_simulation import SIMULATED, simulated
-
-if __name__ == "__main__":
-    (case,) = (case for case in SIMULATED if case.name == {name!r})
-    plain, wrapped = (simulated(case, wrapped=wrapped, rounds=3) for wrapped in (False, True))
-    assert plain.errors == wrapped.errors == wrapped.traffic.failures == []
-    assert wrapped.accuracy > plain.accuracy - 0.05, (plain.accuracy, wrapped.accuracy)
-    assert wrapped.traffic.sent_up == wrapped.up > 0
-    assert wrapped.traffic.sent_down == wrapped.down > 0
-    assert plain.up > 20 * wrapped.up
-"""
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", ["FedAvg", "NumPyClient, DefaultWorkflow"])
-def test_simulation(name: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(name=name)],
-        cwd=ROOT,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_superlink_and_supernodes(tmp_path: Path) -> None:

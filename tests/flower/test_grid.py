@@ -134,18 +134,6 @@ def test_another_model_is_left_out_and_named(
 
 
 @pytest.mark.parametrize("same_model", [True, False])
-@pytest.mark.parametrize("strategy", [FedAvg, StreamingFedAvg])
-def test_clients_may_all_reply_something_else(strategy: type[FedAvg], same_model: bool) -> None:
-    app = app_of(lambda i, arrays: {"adapter.weight": np.full((50, 60), i, np.float32)})
-    grid = FedSZGrid(grid_of(app), BOUND, same_model=same_model)
-
-    result = run(strategy(fraction_evaluate=0), grid)
-
-    assert grid.take_traffic().replies == CLIENTS
-    assert list(result.arrays) == ["adapter.weight"]
-
-
-@pytest.mark.parametrize("same_model", [True, False])
 def test_rules_say_nothing_of_the_model(same_model: bool) -> None:
     """Replies may differ on purpose, with limits of norms and weights, too."""
 
@@ -160,10 +148,6 @@ def test_rules_say_nothing_of_the_model(same_model: bool) -> None:
     run(Unaveraged(fraction_evaluate=0), grid, rounds=1)
 
     assert len(grid.take_traffic().failures) == (1 if same_model else 0)
-
-
-def test_a_client_without_the_mod_still_takes_part_without_a_fedszgrid() -> None:
-    assert run(FedAvg(), grid_of(app_of())).arrays is not None
 
 
 def test_a_codec_that_a_client_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,14 +190,6 @@ def test_a_missing_codec_is_refused_by_the_server(monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(CodecUnavailable):
         FedSZGrid(grid_of(app_of()), codec="zfp")
-
-
-def test_an_app_is_told_of_each_round_once_its_replies_are_in() -> None:
-    told: list[RoundRecord] = []
-    grid = FedSZGrid(grid_of(app_of()), BOUND, on_round=told.append)
-    run(StreamingFedAvg(), grid, rounds=3)
-    assert [record.round for record in told] == [1, 2, 3]
-    assert all(record.replies == CLIENTS and record.sent_up for record in told)
 
 
 def test_what_is_told_of_rounds_cannot_end_them(caplog: pytest.LogCaptureFixture) -> None:

@@ -244,17 +244,6 @@ def test_a_heavy_client_counts_for_its_share() -> None:
     assert not grid.take_traffic().failures
 
 
-def test_a_client_that_moves_too_far_is_refused_and_asked_again() -> None:
-    """One that was away for rounds moves further than the others, and is no attacker."""
-    rules = Rules(max_update_norm="refuse:30x")
-    grid = FedSZGrid(Hostile(flipped_times_100, 4), 1e-2, rules=rules)
-
-    run(StreamingFedAvg(fraction_evaluate=0), grid, rounds=6)
-
-    kinds = [failure.kind for failure in grid.take_traffic().failures]
-    assert kinds == [Refusal.NORM] * 6
-
-
 def bits(mean: Mean) -> Any:
     """All that is in a mean."""
     constants = {

@@ -6,7 +6,6 @@ Deadlines over gRPC with clients that keep silent, and their rules alone.
 from __future__ import annotations
 
 import math
-import signal
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from tests.federation import CLIENTS, app_of, around, grid_of, initial, record_o
 from tests.links import LONG
 
 if TYPE_CHECKING:
-    from tests.links import Serve, Spawn
+    from tests.links import Serve
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +135,6 @@ def test_what_too_few_clients_do_does_not_begin(begins: Any, says: str) -> None:
 
 NEVER = 1e6  # seconds; a test that waits so long fails
 FLOOR = 1.0  # seconds, in place of five
-LOW_FLOOR = 0.1  # where nobody may be given up, however late
 
 
 @pytest.fixture(autouse=True)
@@ -178,34 +176,6 @@ def test_two_silent_clients_of_eight_do_not_hold_up_a_round(serve: Serve) -> Non
     for client in silent:
         event = client.events.wait(EventKind.FAILED)
         assert event.detail == "too late, the server goes on without this reply"
-
-
-def test_a_stopped_process_does_not_hold_up_a_round(serve: Serve, spawn: Spawn) -> None:
-    server = serve()
-    child = spawn(server.address, 200, "stopped")
-    server.events.wait(EventKind.JOINED, "stopped")
-    for i in range(2):
-        server.client(f"c{i}", quick_app())
-    child.process.send_signal(signal.SIGSTOP)
-
-    traffic = rounds(server.grid, 2, deadlines=Deadlines(quorum=2)).take_traffic()
-    child.process.send_signal(signal.SIGCONT)
-
-    assert traffic.replies == 2 * 2
-    assert {failure.client for failure in traffic.failures} == {"stopped"}
-    rounds(server.grid, 1, deadlines=Deadlines(quorum=3))
-    server.events.wait(EventKind.RECEIVED, "stopped")  # it is asked as before
-
-
-def test_a_slow_client_is_awaited(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsz.flower.liveness.FLOOR", LOW_FLOOR)
-    server, go = serve(), threading.Event()
-    for name, app in (("c0", quick_app()), ("c1", quick_app()), ("slow", quick_app(go))):
-        server.client(name, app)
-    threading.Timer(5 * LOW_FLOOR, go.set).start()
-
-    grid = rounds(server.grid, 1, deadlines=Deadlines(math.inf))
-    assert grid.take_traffic().failures == []
 
 
 class Clock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -14,15 +13,10 @@ from flwr.app import ArrayRecord, MetricRecord
 from fedsz.flower import FedSZGrid, StreamingFedAvg
 from fedsz.flower.records import to_record, views_of
 from tests.federation import (
-    Arrays,
-    Federation,
-    Visit,
     app_of,
     grid_of,
     initial,
-    moved,
     record_of,
-    training,
 )
 from tests.peak_memory import linux
 
@@ -42,18 +36,6 @@ def test_a_model_in_half_precision_is_held_eight_and_ten_times_at_most() -> None
 
     assert 3 < took.server_memory <= 8
     assert 3 < took.client_memory <= 10
-
-
-def test_an_app_that_trains_sees_nothing_of_ours() -> None:
-    seen: list[list[str]] = []
-
-    def train(visit: Visit, arrays: Arrays) -> tuple[Arrays, dict[str, Any]]:
-        seen.append(list(visit.context.state))
-        return moved(arrays, len(seen)), {"num-examples": 1}
-
-    Federation(training(train), 1, StreamingFedAvg, error_bound="std:2").run(4)
-
-    assert seen == [[]] * 4
 
 
 def test_arrays_of_a_record_are_views_of_its_bytes() -> None:

@@ -184,16 +184,6 @@ def test_models_below_a_kilobyte_are_exact_and_never_larger(
         assert sum(len(a.data) for a in content["model"].values()) <= plain
 
 
-def test_a_model_is_tested_as_it_is_trained_once_it_has_been() -> None:
-    """Between rounds it goes as training's own: it would take as many bytes again."""
-    inner = Watched(grid_of(app_of()))
-
-    run(FedAvg(), FedSZGrid(inner), rounds=3)
-
-    sizes = [sum(len(a.data) for a in content["arrays"].values()) for content in inner.down]
-    assert max(sizes[4:]) < sum(x.nbytes for x in initial().values()) / 3
-
-
 ROUNDS = 4
 Train = Callable[[int, dict[str, np.ndarray]], dict[str, np.ndarray]]
 
