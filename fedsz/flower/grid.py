@@ -266,7 +266,13 @@ class FedSZGrid(WrappedGrid):
         """Yield the replies of `send_and_receive`, and keep none."""
         pushed = list(messages)
         ends = is_training(pushed) and is_round(pushed)
-        replies = self._stream(pushed, timeout)
+        if self._sums and self._sums_up(pushed):
+            with self._lock:
+                self._begin_round(pushed, {message.metadata.dst_node_id for message in pushed})
+            replies = iter(self._sums.replies(pushed, timeout))
+        else:
+            streamed = takes_replies_as_they_come(pushed)
+            replies = self.outcomes(self.open(pushed, streamed=streamed), timeout)
         del pushed, messages  # or the model would stay until the last reply
         return self._ending(replies) if ends else replies
 
@@ -279,15 +285,6 @@ class FedSZGrid(WrappedGrid):
         with self._lock:
             if self._is_open and self._ends_rounds:
                 self._end({})
-
-    def _stream(self, pushed: list[Message], timeout: float | None) -> Iterator[Message]:
-        """Send messages now, and return an iterator over the replies that pass."""
-        if self._sums and self._sums_up(pushed):
-            with self._lock:
-                self._begin_round(pushed, {message.metadata.dst_node_id for message in pushed})
-            return iter(self._sums.replies(pushed, timeout))
-        batch = self.open(pushed, streamed=takes_replies_as_they_come(pushed))
-        return self.outcomes(batch, timeout)
 
     def _sums_up(self, pushed: list[Message]) -> bool:
         return self._sums is not None and self._sums.takes(pushed)

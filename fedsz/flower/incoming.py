@@ -15,7 +15,6 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from fedsz import flower_compat as compat
 from fedsz.arrays import Layout
 from fedsz.core.protocol import ReplyNote
-from fedsz.core.reference import Reference
 from fedsz.errors import FedszError, ModelMismatch, RefusedReply
 from fedsz.flower.outgoing import OpenRequest
 from fedsz.flower.records import (
@@ -149,12 +148,13 @@ class Replies:
         only = next(iter(models)) if len(models) == len(records) == 1 else None
         updates = {}
         for key, record in records.items():
-            sent = models.get(only or key) if asked.trains else None
+            sent = models.get(only or key)
+            model = sent.model if sent and asked.trains else {}
             update = Update.open(
                 record,
-                model=sent.model if sent else {},
-                reference=_reference(asked, only or key),
-                dtypes={name: x.dtype for name, x in sent.model.items()} if sent else {},
+                model=model,
+                reference=sent.reference if sent else None,
+                dtypes={name: x.dtype for name, x in model.items()},
                 is_step=said.is_step,
                 codecs=asked.codecs if asked.request else None,
                 drawn=asked.drawn,
@@ -218,9 +218,8 @@ class Replies:
         for key, update in opened.updates.items():
             if trains:
                 self._check_shapes(key, update)
-                limited = self.rules.limit_weight(update, self.typical)
-                weight = None if weight is None else limited.weight
-                update = limited
+                update = self.rules.limit_weight(update, self.typical)
+                weight = None if weight is None else update.weight
             terms = [] if clip is not None else update.terms()
             if trains and clip is None:
                 update = self.rules.check(update.measured(terms), self.typical)
@@ -260,11 +259,6 @@ class Replies:
                 now = int(weight) if isinstance(record[name], int) else weight
                 logger.warning("node %d: %s %s counts as %g", node, name, record[name], now)
                 reply.content[key] = MetricRecord({**record, name: now})
-
-
-def _reference(asked: OpenRequest, key: str) -> Reference | None:
-    sent = asked.models.get(key)
-    return sent.reference if sent else None
 
 
 def _fits(model: Arrays, shapes: Shapes) -> bool:
