@@ -34,7 +34,7 @@ from fedsz.flower.requests import NO_REPLY, Outcome, Requests
 from fedsz.flower.round_statistics import RoundStatistics
 from fedsz.flower.rules import FLEET, NO_LIMIT, Rules
 from fedsz.flower.wrapped_grid import WrappedGrid, wraps
-from fedsz.transport.replies import takes_replies_as_they_come
+from fedsz.transport.grid_base import takes_replies_as_they_come
 
 # Flower shows what is logged below its own logger, also from inside of an app.
 logger = logging.getLogger("flwr.fedsz")

@@ -20,7 +20,7 @@ from flwr.app import ArrayRecord, Message
 from fedsz.errors import ConfigError, TooFewReplies
 from fedsz.flower.records import is_training
 from fedsz.flower_compat import records_in
-from fedsz.transport.replies import Hastened
+from fedsz.transport.grid_base import Hastened
 
 FACTOR: Final = 3.0
 FLOOR: Final = 5.0  # seconds: what a network, or a client that has just started, may need

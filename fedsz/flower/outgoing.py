@@ -36,8 +36,8 @@ from fedsz.flower.records import (
     to_record,
     views_of,
 )
+from fedsz.transport.grid_base import StreamedRequest
 from fedsz.transport.message_format import reply_head
-from fedsz.transport.replies import StreamedRequest
 
 # Codecs that encoders fall back to, whatever the settings.
 FALLBACKS: Final = (Raw.name, BITS_CODEC.name)

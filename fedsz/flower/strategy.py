@@ -19,7 +19,7 @@ from fedsz.flower.refusal import reason, refusing_failures
 from fedsz.flower.rules import Typical, require_finite
 from fedsz.flower.update import SealedRecord, Update
 from fedsz.flower_compat import make_record, records_in
-from fedsz.transport.replies import StreamedRequest
+from fedsz.transport.grid_base import StreamedRequest
 
 logger = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ from fedsz.privacy.quantizer import Learned, TokenCodec, about, moved
 from fedsz.privacy.ring import MAX_BITS, MIN_BITS
 from fedsz.privacy.ring_noise import NoisedCodec, NoisedPlan
 from fedsz.privacy.server import SecureServer, Stage, planned
-from fedsz.transport.replies import takes_replies_as_they_come
+from fedsz.transport.grid_base import takes_replies_as_they_come
 
 logger = logging.getLogger("flwr.fedsz")
 

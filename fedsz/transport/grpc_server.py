@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 import grpc
 
@@ -56,24 +55,23 @@ class Connection:
             self.ending.set()
         self._queue.put_nowait(item)
 
-    async def send(self, sent: Callable[[Delivery], None]) -> None:
-        """Write the queue until the stream ends; call ``sent`` with each complete message."""
+    async def send(self) -> None:
+        """Write the queue until the stream ends."""
         while self.bye is None:
             item = await self._queue.get()
             self._queue.task_done()
             if isinstance(item, Delivery):
-                await self._send_message(item, sent)
+                await self._send_message(item)
             elif not isinstance(item, Bye):
                 await self._write(pack(item))
         await self._write(pack(self.bye))
 
-    async def _send_message(self, item: Delivery, sent: Callable[[Delivery], None]) -> None:
+    async def _send_message(self, item: Delivery) -> None:
         for frame in frames(item.out.encoded):
             if self.bye is not None or item.done:
                 return
             # Returns when the transport has taken it, so a slow client holds one chunk, no more.
             await self._write(frame)
-        sent(item)
 
     async def _write(self, frame: bytes) -> None:
         await self._context.write(frame)
@@ -105,7 +103,7 @@ class Hub:
         if reason:
             self.session.refuse(connection, reason)
         # A client that neither reads nor writes does not hold up its end.
-        work = (connection.send(self.session.sent), self._read(connection))
+        work = (connection.send(), self._read(connection))
         tasks = [asyncio.create_task(job) for job in (*work, connection.ending.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

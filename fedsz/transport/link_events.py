@@ -22,7 +22,7 @@ class EventKind(StrEnum):
     WAITING = "waiting"  # the client has no server yet, or no longer
     WORKING = "working"  # the client's app has begun to answer a message; `detail` is its type
     RECEIVED = "received"  # a message of `size` bytes
-    SENT = "sent"  # likewise; on the client: and the server has it. `detail`: it is an error
+    SENT = "sent"  # on the client: the server has its reply. `detail`: it is an error
     FAILED = "failed"  # the server gave up on a message; `detail` says why
     REFUSED = "refused"
 

@@ -248,11 +248,6 @@ class ServerSession:
         except CorruptStream as err:
             self.refuse(connection, err.what)
 
-    def sent(self, delivery: Delivery) -> None:
-        """Note that all frames of a message are out."""
-        kind, size = EventKind.SENT, delivery.out.encoded.size
-        self._tell(LinkEvent(kind, delivery.client_id, delivery.message_id, size=size))
-
     def lost(self, connection: Line, now: float) -> None:
         """Note that a connection is over; its client has a while to come back."""
         peer = self._connections.pop(connection, None)

@@ -16,7 +16,7 @@ from fedsz.flower.refusal import Refusal
 from fedsz.flower.rules import Rules, Typical
 from fedsz.flower.strategy import streamed
 from fedsz.flower.update import SealedRecord, Update
-from fedsz.transport.replies import StreamedRequest
+from fedsz.transport.grid_base import StreamedRequest
 from tests.federation import CLIENTS, app_of, grid_of, initial, moved, record_of, run, to_arrays
 
 

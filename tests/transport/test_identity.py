@@ -93,7 +93,7 @@ def test_a_client_is_who_its_proof_says_until_that_is_revoked(
     whose = f"the {kind} of 'a', serial number {first.serial}"
     assert refusal(server, "b", of_a) == f"the client id is 'b'; this is {whose}"
     replies = server.stream()
-    server.events.wait(EventKind.SENT, "a")
+    client.events.wait(EventKind.RECEIVED)
     authority.revoke("a")
 
     (reason,) = reasons(list(replies))  # long before `a` has answered

@@ -46,8 +46,8 @@ class Link:
         welcome: the server has let the client in.
     """
 
-    def __init__(self, device: Device, server: ServerSession) -> None:
-        self.device, self.server, self.identity = device, server, device.identity
+    def __init__(self, device: Device) -> None:
+        self.device, self.identity = device, device.identity
         self.up: deque[bytes] = deque()
         self.down: deque[bytes] = deque()
         self.lossy = self.welcome = False
@@ -80,8 +80,6 @@ class Link:
                 if item.done or self.bye is not None:
                     break
                 yield raw
-            else:
-                self.server.sent(item)
         yield pack(self.bye)
 
     def _uploaded(self) -> Iterator[bytes | None]:
@@ -203,7 +201,7 @@ class Sessions(RuleBasedStateMachine):
             assert outcome.size == len(body)
 
     def connect(self, device: Device) -> None:
-        device.link = Link(device, self.server)
+        device.link = Link(device)
         self.links.append(device.link)
         self.server.connect(device.link)
         device.link.up.append(device.session.connect())
