@@ -86,7 +86,7 @@ def test_arrays_are_learned_without_torch_and_without_an_accuracy() -> None:
 @pytest.mark.parametrize(
     "policy",
     [
-        *("fixed", "auto", "gate+accuracy", "dc2:rule=aimd,seconds=10"),
+        *("fixed", "auto", "layers", "gate+accuracy", "dc2:rule=aimd,seconds=10"),
         "schedule:first=std:3,last=std:1+accuracy",
     ],
 )
