@@ -85,8 +85,8 @@ class Update:
 
     Attributes:
         start: the reference model, whether updates are differences from it or not.
-        states: by tensor, its residual of earlier rounds and the state of a method. What is used
-            leaves it, which saves memory.
+        states: by tensor, its residual of earlier rounds and the state of a method. Coding takes
+            them out, which saves memory.
         weight: what residuals are multiplied with: decay^n; None without error feedback.
     """
 
@@ -111,15 +111,11 @@ class Update:
 
     def waiting(self) -> dict[str, State]:
         """Return the states of tensors that the round has not sent, residuals times the weight."""
-        return {name: self._waiting(self.states[name]) for name in list(self.states)}
-
-    def _waiting(self, state: Mapping[str, NDArray]) -> State:
-        after = dict(state)
-        residual = after.pop(RESIDUAL, None)
-        if residual is not None and self.weight is not None:
-            is_one = self.weight == 1
-            after[RESIDUAL] = residual if is_one else residual * residual.dtype.type(self.weight)
-        return after
+        for state in self.states.values():
+            residual = state.pop(RESIDUAL, None)
+            if residual is not None and self.weight is not None:
+                state[RESIDUAL] = residual * residual.dtype.type(self.weight)
+        return dict(self.states)
 
     def with_residual(
         self, state: State, target: NDArray, decoded: NDArray, out: NDArray | None = None
