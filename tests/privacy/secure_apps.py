@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +119,40 @@ class MemberOf(FedSZMod):
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         self._guard = self._members[int(context.node_config["i"])]
         return super().__call__(message, context, call_next)
+
+
+@contextmanager
+def processes(
+    address: str, *clients: tuple[int, int, str], states: Path | None = None
+) -> Iterator[list[BaseProcess]]:
+    """Processes of clients ``(first, last, stage)`` each; see `be_clients`.
+
+    They are forked from one that has imported all, which takes a busy machine long.
+    """
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload([__name__])
+    made = [forks.Process(target=be_clients, args=(address, *each, states)) for each in clients]
+    for process in made:
+        process.start()
+    try:
+        yield list(made)
+    finally:
+        for process in made:
+            process.kill()
+            process.join()
+
+
+def be_clients(server: str, first: int, last: int, stage: str, states: Path | None) -> None:
+    """Be clients ``first`` to ``last - 1``, one of which ends the process at ``stage`` if given.
+
+    If there are ``states``, each keeps its state in a folder there.
+    """
+    clients = range(first, last)
+    app = secure_app(DropOut(stage, tuple(clients), exits=True) if stage else None)
+    for i in clients:
+        run = partial(run_client, app, server, client_id=f"c{i}", node_config={"i": i})
+        kept = states and states / f"c{i}"
+        threading.Thread(target=run, kwargs={"state_dir": kept}).start()
 
 
 def be_held() -> None:
