@@ -142,17 +142,13 @@ class FedBuff(StreamingFedAvg):
             asked |= self._ask(grid, arrays, config, timeout, asked)
             if asked and not self._out:
                 return
-            before = usable
-            for node, (message_id, _) in list(self._out.items()):  # asked first, taken first
-                if usable >= self.buffer:
-                    return
-                # One at a time: what the buffer has no room for waits where it is.
-                for reply in grid.pull_messages([message_id]) if node in self._out else ():
-                    _, first = self._out.pop(reply.metadata.src_node_id)
-                    self._staleness = self._models - first
-                    yield reply
-                    usable += not reply.has_error() and not _refused(reply)
-            if usable > before:
+            replies = list(grid.pull_messages([message_id for message_id, _ in self._out.values()]))
+            for reply in replies:
+                _, first = self._out.pop(reply.metadata.src_node_id)
+                self._staleness = self._models - first
+                yield reply
+                usable += not reply.has_error() and not _refused(reply)
+            if replies:
                 pause = POLL_SECONDS
             else:
                 time.sleep(pause)

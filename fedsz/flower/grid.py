@@ -6,6 +6,7 @@ import gc
 import logging
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -150,7 +151,9 @@ class FedSZGrid(WrappedGrid):
         self._checks = ReplyChecks(rules, same_model=same_model and secure is None)
         self._requests = Requests(inner, self._sender, self._statistics, deadlines, self._lock)
         self._asked, self._number = set[int](), 0
+        self._waiting = deque[Iterator[Message]]()  # replies that were pulled, and are not judged
         self._early: list[Outcome] = []  # wait for others, by which it is known what is typical
+        self._is_streamed = False  # whether the last push takes replies one at a time
         self._is_open = False  # whether a round of training has begun, and not ended
         self._purpose: tuple[str, tuple[int, ...]] = "", ()
         weighted_by = rules.weighted_by
@@ -226,7 +229,8 @@ class FedSZGrid(WrappedGrid):
         pushed = list(messages)
         if self._sums_up(pushed):
             raise ConfigError("a secure sum waits for its clients: use send_and_receive")
-        batch = self.open(pushed, streamed=takes_replies_as_they_come(pushed))
+        self._is_streamed = takes_replies_as_they_come(pushed)
+        batch = self.open(pushed, streamed=self._is_streamed)
         ids = self._requests.push(batch)
         for asked, message_id in zip(batch, ids, strict=True):
             if not message_id:
@@ -236,14 +240,24 @@ class FedSZGrid(WrappedGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Pull and decode; see Flower's `Grid`.
 
-        Replies to `StreamedRequest`s are still sealed. While it is not known what is typical, none
-        of them comes before half of the open requests have a reply, or the first one would decide
-        it alone.
+        Replies to `StreamedRequest`s are still sealed, and come one at a time: those that wait
+        count in the round that takes them. While it is not known what is typical, none comes before
+        half of the open requests have a reply, or the first one would decide it alone.
         """
-        outcomes = self._early + self._requests.pull(message_ids)
-        waits = self._checks.lacks_typical and any(one.asked.streamed for one in outcomes)
+        wanted = list(message_ids)
+        outcomes = self._early + self._requests.pull(wanted)
+        waits = self._is_streamed and self._checks.lacks_typical
         self._early = outcomes if waits and len(outcomes) < len(self._requests) else []
-        return [] if self._early else list(self._judged(outcomes))
+        found: list[Message] = []
+        if outcomes and not self._early:
+            self._waiting.append(self._judged(outcomes))
+        while self._waiting:
+            for message in self._waiting[0]:
+                found.append(message)
+                if self._is_streamed:
+                    return found
+            self._waiting.popleft()
+        return found
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
