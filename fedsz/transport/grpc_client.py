@@ -138,30 +138,45 @@ def run_client(
         link = stack.enter_context(_Link(server, hello, max_message_bytes, credentials, on_event))
         node = Node(app, hello.node_config, run_config, folder)
         stack.callback(gc.unfreeze)
-        answered = 0
-        while stop is None or not stop.is_set():
-            link.raise_if_over(max_wait)
-            if link.finished:
-                if folder is not None:
-                    folder.clear()
-                return
-            request = link.next_request(_POLL_SECONDS)
-            if request is None:
-                continue
-            if link.session.hello != hello:  # the server has given it another share of the data
-                hello = link.session.hello
-                node.configure(hello.node_config)
-                if folder is not None:
-                    folder.keep(hello)
-            link.hand_in(_answer(link, node, request))
-            answered += 1
-            # Streams and records may refer to each other in circles: without a collection those
-            # that came and went would stay beside the next ones.
-            gc.collect()
-            if answered == 1:
-                # The app and its libraries are loaded, and stay. With PyTorch they are so many
-                # objects that each collection would look at them for 0.1 s.
-                gc.freeze()
+        _answer_requests(link, node, folder, hello, max_wait, stop)
+
+
+def _answer_requests(
+    link: _Link,
+    node: Node,
+    folder: StateFolder | None,
+    hello: Hello,
+    max_wait: float | None,
+    stop: threading.Event | None,
+) -> None:
+    """Answer one request after another, until the run is over or ``stop`` is set.
+
+    ``hello`` is what the node was configured by: the link's may have another share already.
+    """
+    answered = 0
+    while stop is None or not stop.is_set():
+        link.raise_if_over(max_wait)
+        if link.finished:
+            if folder is not None:
+                folder.clear()
+            return
+        request = link.next_request(_POLL_SECONDS)
+        if request is None:
+            continue
+        if link.session.hello != hello:  # the server has given it another share of the data
+            hello = link.session.hello
+            node.configure(hello.node_config)
+            if folder is not None:
+                folder.keep(hello)
+        link.hand_in(_answer(link, node, request))
+        answered += 1
+        # Streams and records may refer to each other in circles: without a collection those
+        # that came and went would stay beside the next ones.
+        gc.collect()
+        if answered == 1:
+            # The app and its libraries are loaded, and stay. With PyTorch they are so many
+            # objects that each collection would look at them for 0.1 s.
+            gc.freeze()
 
 
 def _check_hello(hello: Hello) -> None:
