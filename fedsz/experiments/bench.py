@@ -89,27 +89,29 @@ def measure(
         raise ConfigError(f"{data} holds no tensors to measure")
     weights = {n for n, x in arrays.items() if is_lossy(n, x, rule=rule, threshold=threshold)}
     shared = {"data": data, "data_digest": digest(arrays)}
-    rows = []
+    rows: list[Row] = []
     for codec in [parse(spec) for spec in codecs]:
         for part, names, bound in _parts(codec, arrays, weights, bounds):
             tensors = [(n, DTYPE_IDS[arrays[n].dtype], arrays[n].shape) for n in names]
             job = BenchJob(str(codec), written(bound), used, repeats, seconds, tensors)
-            row: Row = {
-                "part": part,
-                "codec": str(codec),
-                "codec_settings": settings_of(str(codec)),
-                "lossy": codec.lossy,
-                "error_bound": job.bound or None,
-                "threads": used,
-                **dict.fromkeys(MEASURED),
-                **_run(job, codec, [arrays[name] for name in names]),
-                **shared,
-                **stamp(),
-            }
-            rows.append(row)
+            measured = _run(job, codec, [arrays[name] for name in names])
+            rows.append({**_labels(job, codec, part), **measured, **shared, **stamp()})
             if on_row:
-                on_row(row)
+                on_row(rows[-1])
     return rows
+
+
+def _labels(job: BenchJob, codec: Codec, part: str) -> Row:
+    """Return a row that says what is measured, and has no measurements yet."""
+    return {
+        "part": part,
+        "codec": str(codec),
+        "codec_settings": settings_of(str(codec)),
+        "lossy": codec.lossy,
+        "error_bound": job.bound or None,
+        "threads": job.threads,
+        **dict.fromkeys(MEASURED),
+    }
 
 
 def initial_weights(model: str, seed: int = 0) -> tuple[str, StateDict]:
