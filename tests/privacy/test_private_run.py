@@ -152,7 +152,7 @@ def test_a_budget_ends_the_run_in_one_line(
         ({"update": "feedback>topk"}, "without feedback"),
         ({"dp_noise_at": "moon"}, "server, client, sum; not at 'moon'"),
         ({"dp_epsilon": 1, "dp_noise": 0.5}, r"a round alone spends epsilon 9\.997 at delta"),
-        ({"dp_clip": -1}, "dp_clip must be"),
+        ({"dp_clip": -1}, "dp_clip must be a number from 1e-30"),
         ({"secure_sum": 16}, "--secure-sum with --dp-epsilon needs --dp-noise-at sum"),
         ({"secure_sum": 16, "dp_noise_at": "client", "dp_clip": 1}, "needs --dp-noise-at sum"),
         ({"dp_noise_at": "sum"}, "--dp-noise-at sum needs --secure-sum"),
