@@ -231,8 +231,8 @@ class RunConfig:
     dp_noise: Annotated[float, Meta(ge=0, le=1e6, description="Noise multiplier: the noise's "
         "deviation in clipping norms. 0 for the least that keeps all rounds within the budget."),
         Use(PRIVACY, ALONE)] = 0.0
-    dp_clip: Annotated[float, Meta(ge=1e-30, le=1e30, description="Norm that each update is clipped "
-        "to."), Use(PRIVACY, ALONE)] = CLIP
+    dp_clip: Annotated[float, Meta(ge=1e-30, le=1e30, description="Norm that each update is "
+        "clipped to."), Use(PRIVACY, ALONE)] = CLIP
     dp_noise_at: Annotated[str, Meta(description="Who adds the noise: server, to the sum; client, "
         "to each update, so that the server learns little, too; or sum, each client a share of a "
         "--secure-sum's, which is far less noise."), Use(PRIVACY, ALONE)] = "server"
